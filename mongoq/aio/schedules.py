@@ -17,7 +17,7 @@ from mongoq.model.process import dice
 from mongoq.model.schedule.definition import UNSEEN_AFTER, Definition, ScheduleRecord, Tick, define
 from mongoq.model.schedule.timetable import Missed
 from mongoq.model.settings import DEFAULT, Default, queue_options
-from mongoq.protocol.coordination import schedules, ticks
+from mongoq.protocol.coordination import schedules
 from mongoq.protocol.state.context import BrokerContext, QueueContext, context_of
 
 if TYPE_CHECKING:
@@ -207,13 +207,13 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
 
         Errors of one schedule are logged; errors of the server are raised.
         """
-        due = await self._run(ticks.find_due, within)
+        due = await self._run(schedules.find_due, within)
         left = deque(due.documents)
         made, following = 0, None
         while left:
             document = left.popleft()
             try:
-                ticked = await self._run(ticks.make_ticks, document, due.read_at)
+                ticked = await self._run(schedules.make_ticks, document, due.read_at)
             except Exception as error:
                 if is_outage(error) or isinstance(error, BrokerClosed):
                     raise
@@ -228,7 +228,7 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
                 # Another process was faster here, and goes through the same ones. Look which are left, and go on at a
                 # place of its own: four processes that find 1,000 due schedules send 2,200 commands in place of 11,080.
                 ids = {other["_id"] for other in left}
-                due = await self._run(ticks.find_due, within)
+                due = await self._run(schedules.find_due, within)
                 left = deque(other for other in due.documents if other["_id"] in ids)
                 left.rotate(dice.randrange(len(ids)))
         return made, following

@@ -5,6 +5,6 @@ Start with ``aio.driver``: it runs a flow from its first request to its result; 
 ``performer_*`` performs the requests of one caller, with tasks and cancellations or with threads and signals;
 ``group_commit_*`` lets callers share commands.
 
-``backend`` knows PyMongo, Motor and mongomock; ``raw_commands`` builds commands for which the server keeps no record;
-``sessions`` keeps track of transactions; ``sleep`` lets waiters rest; ``errors`` explains a server's refusals.
+``backend`` knows PyMongo, Motor and mongomock, and builds commands for which the server keeps no record; ``sessions``
+keeps track of transactions; ``sleep`` lets waiters rest; ``errors`` explains a server's refusals.
 """

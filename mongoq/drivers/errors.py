@@ -16,8 +16,7 @@ from pymongo.errors import (
     OperationFailure,
 )
 
-from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary, is_outage
-from mongoq.drivers.raw_commands import DUPLICATE_CODE
+from mongoq.drivers.backend import DUPLICATE_CODE, Backend, classify_error, decode_details, find_primary, is_outage
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 from mongoq.protocol.flow import ReplyLost
@@ -155,21 +154,16 @@ def as_duplicate(error: Any) -> object:
     """
     if not issubclass(type(error), BulkWriteError | ClientBulkWriteException):  # isinstance asks the error itself
         return error
-    refused = error.details.get("writeErrors") or ()
-    if any(failure["code"] != DUPLICATE_CODE for failure in refused):
+    details = error.details
+    refused: Any = details.get("writeErrors") or ()
+    is_unsure = not refused or details.get("writeConcernErrors") or details.get("error")
+    if is_unsure or any(failure["code"] != DUPLICATE_CODE for failure in refused):
         return error
-    if not refused or error.details.get("writeConcernErrors") or error.details.get("error") or _is_ordered(error):
-        return error
-    return DuplicateKeyError(refused[0]["errmsg"], DUPLICATE_CODE, refused[0])
-
-
-def _is_ordered(error: Exception) -> bool:
-    """Return whether a bulk may have stopped at an error. Only the argument of the call that raised it tells."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return not any(
-        frame.f_code.co_name in ("insert_many", "bulk_write") and frame.f_locals.get("ordered") is False
-        for frame in frames
-    )
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        # Only the argument of the call that raised it tells whether the bulk may have stopped at an error.
+        if frame.f_code.co_name in ("insert_many", "bulk_write") and frame.f_locals.get("ordered") is False:
+            return DuplicateKeyError(refused[0]["errmsg"], DUPLICATE_CODE, refused[0])
+    return error
 
 
 CHECK_INTERVAL_SECONDS = 0.05

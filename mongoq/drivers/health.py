@@ -80,10 +80,7 @@ class HealthWatch:
         cancel()
 
     def _schedule(self, seconds: float) -> Callable[[], None]:
-        return self._start_later(seconds, self._run, self._repeat)
-
-    def _run(self) -> Any:
-        return self._check(self)
+        return self._start_later(seconds, lambda: self._check(self), self._repeat)
 
     def _repeat(self) -> None:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,7 +60,7 @@ class AioPerformer:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def perform(self, request: OwnRequest, undo_log: UndoLog) -> Awaitable[Any]:
+    async def perform(self, request: OwnRequest, undo_log: UndoLog) -> Any:
         """Perform a request, whose caller may be cancelled."""
         self.check_open()
         if isinstance(request, Command):
@@ -68,19 +68,20 @@ class AioPerformer:
             task = asyncio.current_task()
             # A side flow has a session to itself.
             if request.session is not None and task not in self._side_tasks:
-                return self._send_in_session(request)
-            # A task of the driver is not cancelled with a caller.
-            if task in self._tasks:
-                return self._send_in_this_task(request, undo_log)
-            return self._send_in_new_task(request, undo_log)
+                reply = await self._send_in_session(request)
+            elif task in self._tasks:  # a task of the driver is not cancelled with a caller
+                reply = await self._sender.send(request)
+            else:
+                reply = await self._send_in_new_task(request, undo_log)
+            return log_reply(request, reply, undo_log)
         if isinstance(request, Begin):
-            return self._begin_command(request.command)
+            return await self._begin_command(request.command)
         if isinstance(request, Begun):
-            return self._await_begun(request, undo_log)
+            return log_reply(request.command, await asyncio.shield(request.reply), undo_log)
         if isinstance(request, Wait):
-            return asyncio.sleep(request.seconds)
+            return await asyncio.sleep(request.seconds)
         if isinstance(request, Rest):
-            return sleep.rest_aio(request.event, request.seconds)
+            return await sleep.rest_aio(request.event, request.seconds)
         return self._start_side_flow(request)
 
     def check_open(self) -> None:
@@ -89,43 +90,28 @@ class AioPerformer:
             raise BrokerClosed
 
     async def _send_in_new_task(self, command: Command[Any], undo_log: UndoLog) -> Any:
-        """Send a command from a task of the driver, which undoes the command if the caller was cancelled."""
-        waiter = asyncio.get_running_loop().create_future()
-        self.start_task(self._answer(command, waiter)).add_done_callback(partial(self._release_waiter, waiter))
+        """Send a command from a task of the driver, and undo it if the caller is cancelled before the reply."""
+        task = self.start_task(self._sender.send(command))
         try:
-            reply = await waiter
+            await asyncio.wait([task])
         except asyncio.CancelledError:
             if command.undo is not None:
                 undo_log.clear()  # the undo of this command gives back all that the flow had taken
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.undo(command, waiter.result())  # it came in the moment of the cancellation
+            task.add_done_callback(partial(self._undo_abandoned, command))
             raise
-        return log_reply(command, reply, undo_log)
+        if self.closed and task.cancelled():  # at the end of the event loop, maybe before its first step
+            raise BrokerClosed
+        return task.result()
 
-    async def _answer(self, command: Command[Any], waiter: asyncio.Future[Any]) -> None:
-        try:
-            reply = await self._sender.send(command)
-            if waiter.cancelled():
-                await self._sender.undo(command, reply)
-            else:
-                waiter.set_result(reply)
-        except Exception as error:
-            if waiter.cancelled():
-                # The server may have done it: the undo of a batch, by its token, needs no reply.
-                if isinstance(classify_error(error), ReplyLost):
-                    await self._sender.undo(command, None)
-                logger.debug("a command whose caller was cancelled failed: %r", error)
-            else:
-                waiter.set_exception(error)
-
-    def _release_waiter(self, waiter: asyncio.Future[Any], _: asyncio.Task[None]) -> None:
-        """Wake a caller whose task was cancelled at the end of the event loop, maybe before its first step."""
-        if self.closed and not waiter.done():
-            waiter.set_exception(BrokerClosed())
-        waiter.cancel()
-
-    async def _send_in_this_task(self, command: Command[Any], undo_log: UndoLog) -> Any:
-        return log_reply(command, await self._sender.send(command), undo_log)
+    def _undo_abandoned(self, command: Command[Any], task: asyncio.Task[Any]) -> None:
+        """Undo a command whose caller was cancelled."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.debug("a command whose caller was cancelled failed: %r", error)
+        if error is None and not task.cancelled():
+            self.undo(command, task.result())
+        elif isinstance(error, Exception) and isinstance(classify_error(error), ReplyLost):
+            self.undo(command, None)  # the server may have done it: the undo of a batch, by its token, needs no reply
 
     async def _send_in_session(self, command: Command[Any]) -> Any:
         """Send a command of a session, one at a time per session. A cancelled caller waits for its command to end.
@@ -135,23 +121,23 @@ class AioPerformer:
         key = id(command.session)
         # In the order of the calls: a task that pushes on and on cannot put off the end of its block.
         before = self._session_commands.get(key)
-        task = self._session_commands[key] = self.start_task(self._send_after(before, command))
+
+        async def send_after() -> Any:
+            if before is not None:
+                await asyncio.wait([before])
+            if command.target != "sessions" and not command.session.in_transaction:
+                # The transaction has ended meanwhile: the command would happen outside of it.
+                raise ArgumentInvalid("session", ENDED)
+            return await self._sender.send(command)
+
+        task = self._session_commands[key] = self.start_task(send_after())
         task.add_done_callback(lambda _: self._session_commands[key] is task and self._session_commands.pop(key))
         try:
-            reply = await asyncio.shield(task)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done():
                 await asyncio.wait([task])
             raise
-        return reply if command.parse is None else command.parse(reply)
-
-    async def _send_after(self, before: asyncio.Task[Any] | None, command: Command[Any]) -> Any:
-        if before is not None:
-            await asyncio.wait([before])
-        if command.target != "sessions" and not command.session.in_transaction:
-            # The transaction has ended meanwhile: the command would happen outside of it.
-            raise ArgumentInvalid("session", ENDED)
-        return await self._sender.send(command)
 
     async def _begin_command(self, command: Command[Any]) -> Begun:
         """Send a command from its own task."""
@@ -162,10 +148,7 @@ class AioPerformer:
         await asyncio.sleep(0)  # lets the task send the command before the flow goes on, which may take long
         return Begun(command, reply)
 
-    async def _await_begun(self, pending: Begun, undo_log: UndoLog) -> Any:
-        return log_reply(pending.command, await asyncio.shield(pending.reply), undo_log)
-
-    async def _start_side_flow(self, beside: Beside) -> None:
+    def _start_side_flow(self, beside: Beside) -> None:
         """Run a flow in its own task, without the deadlines and settings of the caller's context."""
         task = self.start_task(self._run(beside.flow()), Context())
         task.add_done_callback(lambda _: beside.over())  # a task that was cancelled may not have begun its flow

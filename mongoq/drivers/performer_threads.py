@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context, copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mongoq.drivers import sleep
@@ -75,15 +74,15 @@ class ThreadPerformer:
     def _begin_command(self, command: Command[Any]) -> Begun:
         """Send a command from its own thread."""
         reply: Future[Any] = Future()
-        work = partial(copy_context().run, self._fulfil, command, reply)
-        threading.Thread(target=work, name="mongoq-command", daemon=True).start()
-        return Begun(command, reply)
 
-    def _fulfil(self, command: Command[Any], reply: Future[Any]) -> None:
-        try:
-            reply.set_result(self._sender.send(command))
-        except BaseException as error:
-            reply.set_exception(error)
+        def work() -> None:
+            try:
+                reply.set_result(self._sender.send(command))
+            except BaseException as error:
+                reply.set_exception(error)
+
+        threading.Thread(target=copy_context().run, args=(work,), name="mongoq-command", daemon=True).start()
+        return Begun(command, reply)
 
     def _start_side_flow(self, beside: Beside) -> None:
         """Run a flow in a daemon thread, without the deadlines and settings of the caller's context."""
@@ -108,7 +107,13 @@ class ThreadPerformer:
         timer = threading.Timer(seconds, run)
         timer.daemon = True
         timer.start()
-        return partial(_cancel, timer)
+
+        def cancel() -> None:
+            timer.cancel()
+            if timer is not threading.current_thread():
+                timer.join()  # waits for work that it has begun
+
+        return cancel
 
     def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Undo a command."""
@@ -117,10 +122,3 @@ class ThreadPerformer:
     def close(self) -> None:
         """Refuse further commands."""
         self.closed = True
-
-
-def _cancel(timer: threading.Timer) -> None:
-    """Cancel a timer, or wait for work that it has begun."""
-    timer.cancel()
-    if timer is not threading.current_thread():
-        timer.join()

@@ -34,22 +34,14 @@ def rest(event: WakeEvent, seconds: float) -> None:
             gate.release()
 
     event.alarm = open_gate
+    deadline = time.monotonic() + seconds
+    longest = SIGNAL_CHECK_SECONDS if on_main_thread() else seconds  # signal handlers run between two waits
     try:
-        if not event.was_set:
-            _wait_for_gate(gate, seconds)
+        while not event.was_set and (seconds_left := deadline - time.monotonic()) > 0:
+            if gate.acquire(timeout=min(seconds_left, longest)):
+                break
     finally:
         event.alarm = None
-
-
-def _wait_for_gate(gate: threading.Lock, seconds: float) -> None:
-    """Wait until a gate is open, at most ``seconds``; signal handlers run meanwhile."""
-    if not on_main_thread():
-        gate.acquire(timeout=seconds)
-        return
-    deadline = time.monotonic() + seconds
-    while (seconds_left := deadline - time.monotonic()) > 0:
-        if gate.acquire(timeout=min(seconds_left, SIGNAL_CHECK_SECONDS)):
-            return
 
 
 async def rest_aio(event: WakeEvent, seconds: float) -> None:

@@ -18,7 +18,7 @@ from mongoq.protocol import group_commit
 from mongoq.protocol.claim import pop, reserve_many
 from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_lapsed, take_over
 from mongoq.protocol.coordination import sources, streams
-from mongoq.protocol.coordination.records import Yielded
+from mongoq.protocol.coordination.sources import Yielded
 from mongoq.protocol.flow import Flow, Interruption
 from mongoq.protocol.push import push_many
 from mongoq.protocol.push.push import check_headers

@@ -128,7 +128,7 @@ class Reader:
 
     def give_back(self) -> None:
         """End the run in good order; its claim stays with the consumer."""
-        self.perform(streams.give_back(self.broker._context, self.run))
+        self.perform(document_lease.give_back(self.broker._context, self.run))
 
     def note(self, text: str) -> None:
         consumer, token = self.run.consumer, self.run.claim.token

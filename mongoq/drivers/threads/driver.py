@@ -9,21 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import Context
-from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
-from mongoq.drivers import raw_commands, sleep
-from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary
+from mongoq.drivers import sleep
+from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary, parse_raw_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
+from mongoq.protocol.base.find import close_cursor
 from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
 from mongoq.protocol.state.context import BrokerContext
 
@@ -48,7 +49,7 @@ class ThreadSender:
     def send(self, command: Command[Any]) -> Any:
         """Send a command and return its reply, not parsed."""
         if self._backend.is_raw_command(command):
-            return raw_commands.parse_reply(command, self._backend.call_raw(command))
+            return parse_raw_reply(command, self._backend.call_raw(command))
         reply = self._backend.call(command)
         if command.method in ("find", "aggregate"):
             return list(reply)
@@ -62,26 +63,23 @@ class ThreadSender:
         error = self._try_to_send(back)
         if isinstance(error, PyMongoError) and error.timeout:
             # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by: this one has its own.
-            error = Context().run(self._try_within, UNDO_SECONDS, back)
+            error = Context().run(self._try_to_send, back, UNDO_SECONDS)
         if error is not None:
             logger.warning("an item that a failed call had taken could not be given back: %r", error)
 
-    def _try_within(self, seconds: float, command: Command[Any]) -> Exception | None:
-        with pymongo.timeout(seconds):
-            return self._try_to_send(command)
-
-    def _try_to_send(self, command: Command[Any]) -> Exception | None:
+    def _try_to_send(self, command: Command[Any], seconds: float | None = None) -> Exception | None:
         """Send a command, again if its reply is lost; returns the last error, or ``None``."""
         last: Exception | None = None
-        for _ in range(MAX_SENDS):
-            try:
-                self.send(command)
-            except Exception as error:
-                last = error
-                if not isinstance(classify_error(error), ReplyLost):
-                    break
-            else:
-                return None
+        with nullcontext() if seconds is None else pymongo.timeout(seconds):
+            for _ in range(MAX_SENDS):
+                try:
+                    self.send(command)
+                except Exception as error:
+                    last = error
+                    if not isinstance(classify_error(error), ReplyLost):
+                        break
+                else:
+                    return None
         return last
 
 
@@ -105,18 +103,17 @@ class ThreadDriver:
         self._failover = FailoverNotice(backend, context.clock)
         self._sender = ThreadSender(backend)
         self._performer = ThreadPerformer(self._sender, self._failover, self.run)
-        self._registry = context.registry
-        sleep.limit_stream(self._registry, backend.client)
-        write = partial(self._write_counters, flush)
-        self._counter_flush: CounterFlush | None = CounterFlush(context.counters, write, self._performer.start_later)
+        sleep.limit_stream(context.registry, backend.client)
+        self._context = context
+        self._flush = flush
+        self._counter_flush: CounterFlush | None = CounterFlush(
+            context.counters, self._write_counters, self._performer.start_later
+        )
         if context.group_commit:
             self._group_commit = ThreadGroupCommit(self._performer, self.run)
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
-        flusher = self._counter_flush
-        if flusher is not None and not flusher.armed:
-            flusher.arm()
         undo_log: UndoLog = []
         request: Request | None = None
         try:
@@ -142,8 +139,9 @@ class ThreadDriver:
                 flow.close()
             raise
         finally:
+            flusher = self._counter_flush
             if flusher is not None and not flusher.armed:
-                flusher.rearm()
+                flusher.arm()
 
     def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog) -> None:
         """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""
@@ -189,10 +187,10 @@ class ThreadDriver:
         """Start work after some seconds, and call ``done`` at its end; returns a function that cancels it."""
         return self._performer.start_later(seconds, work, done)
 
-    def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
+    def _write_counters(self) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
         try:
-            self.run_within(FLUSH_TIMEOUT_SECONDS, flush())
+            self.run_within(FLUSH_TIMEOUT_SECONDS, self._flush())
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
 
@@ -209,20 +207,16 @@ class ThreadDriver:
                 if not self._backend.is_cut_off():
                     self._counter_flush.write()
             if not self._performer.closed:
-                self._close_change_stream()
+                # The reader of the change stream would wait for the next answer of the server.
+                cursor = self._context.registry.close()
+                if cursor is not None and not self._backend.is_cut_off():
+                    try:
+                        self.run(close_cursor(self._context, cursor))
+                    except Exception as error:
+                        logger.debug("the change stream could not be closed: %r", error)
         self._performer.close()
         # Only now: the next command of a caller that wakes up is refused, which ends its wait with ``BrokerClosed``.
-        self._registry.wake()
-
-    def _close_change_stream(self) -> None:
-        """Close the change stream: its reader would wait for the next answer of the server."""
-        cursor = self._registry.close()
-        if cursor is None or self._backend.is_cut_off():
-            return
-        try:
-            self._sender.send(self._backend.kill_command(cursor))
-        except Exception as error:
-            logger.debug("the change stream could not be closed: %r", error)
+        self._context.registry.wake()
 
 
 class Runner(Generic[C]):

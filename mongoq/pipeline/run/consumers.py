@@ -24,8 +24,7 @@ from mongoq.protocol.claim.filtering import make_filter
 from mongoq.protocol.coordination.sources import source_id
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.join import join_arrivals, settle_expired
-from mongoq.protocol.join.match import Arrival
-from mongoq.protocol.join.spec import MAX_ARRIVALS, JoinSpec
+from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec
 from mongoq.protocol.state.context import BrokerContext, context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks

@@ -90,7 +90,7 @@ def take_lease(
     # The document exists under another live lease: the filter matched nothing, so the upsert tried to insert its
     # ``_id``.
     except Duplicate:
-        return holder((yield from find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
+        return (yield from _read_holder(broker, id))
     return token, document
 
 
@@ -104,22 +104,32 @@ def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update: Mapp
 
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
-    command = Command("update_one", {"filter": under(tenure), "update": update}, has_matched, resolved=True)
-    matched = yield from retry_until_reply(command)
-    if not matched:
-        raise TakenOver(holder((yield from find_one(broker, {"_id": tenure.id}, {"by": 1, "until": 1}))))
+    if not (yield from _update(tenure, update)):
+        raise TakenOver((yield from _read_holder(broker, tenure.id)))
 
 
 def give_back(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
     """End the lease at once, so that another process can take it; does nothing if it is lost already (``update``)."""
-    update = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
-    command = Command("update_one", {"filter": under(tenure), "update": update}, has_matched, resolved=True)
-    yield from retry_until_reply(command)
+    yield from _update(tenure, end_update(broker))
+
+
+def end_update(broker: BrokerContext) -> dict[str, Any]:
+    """Return the update that ends a lease at once."""
+    return {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
+
+
+def _update(tenure: DocumentLease, update: Mapping[str, Any]) -> Flow[bool]:
+    arguments = {"filter": under(tenure), "update": update}
+    return (yield from retry_until_reply(Command("update_one", arguments, has_matched, resolved=True)))
 
 
 def under(tenure: DocumentLease) -> dict[str, Any]:
     """Return the filter that finds the document under the lease."""
     return {"_id": tenure.id, "token": tenure.token}
+
+
+def _read_holder(broker: BrokerContext, id: str) -> Flow[ForeignLease]:
+    return holder((yield from find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
 
 
 def holder(document: Any) -> ForeignLease:
@@ -137,14 +147,10 @@ HALT_EXPIRY = timedelta(days=1)
 def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
     """Signal all parts of a run to end (``update``, upsert); a second signal changes nothing but the expiry."""
     yield from ensure_broker_ready(broker, write=True)
-    update = {"$set": {"expires": broker.clock.now() + HALT_EXPIRY}}
-    yield from retry_until_reply(Command("update_one", {"filter": {"_id": _id(run)}, "update": update, "upsert": True}))
+    filter, update = {"_id": f"{HALT_PREFIX}{run}"}, {"$set": {"expires": broker.clock.now() + HALT_EXPIRY}}
+    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": update, "upsert": True}))
 
 
 def is_halted(broker: BrokerContext, run: ObjectId) -> Flow[bool]:
     """Return whether the run was halted (``find`` by ``_id``)."""
-    return (yield from find_one(broker, {"_id": _id(run)}, {"_id": 1})) is not None
-
-
-def _id(run: ObjectId) -> str:
-    return f"{HALT_PREFIX}{run}"
+    return (yield from find_one(broker, {"_id": f"{HALT_PREFIX}{run}"}, {"_id": 1})) is not None

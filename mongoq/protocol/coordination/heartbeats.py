@@ -6,11 +6,11 @@ Correctness does not depend on these records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
@@ -21,6 +21,7 @@ from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.context import BrokerContext
 
+T = TypeVar("T")
 logger = logging.getLogger("mongoq.worker")
 
 WORKER_PREFIX = "worker:"
@@ -109,24 +110,20 @@ def beat(
     # Split from the right: only the last two parts are known to contain no colon.
     host, pid, _ = name.rsplit(":", 2)
     now = broker.clock.now()
+    held: list[dict[str, Any]] = [{"queue": queue, "held": number} for queue, number in queues.items()]
+    for entry in held:
+        if entry["queue"] in overdue:
+            entry["overdue"] = overdue[entry["queue"]].total_seconds()
     record = {
         "host": host,
         "pid": int(pid),
         "started": started,
         "seen": now,
         "every": every.total_seconds(),
-        "queues": [
-            {
-                "queue": queue,
-                "held": number,
-                **({"overdue": overdue[queue].total_seconds()} if queue in overdue else {}),
-            }
-            for queue, number in queues.items()
-        ],
+        "queues": held,
         "expires": now + RECORD_EXPIRY,
+        **({} if run is None else {"run": run}),
     }
-    if run is not None:
-        record["run"] = run
     filter = {"_id": WORKER_PREFIX + name}
     yield from retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": record}, "upsert": True}))
 
@@ -146,19 +143,23 @@ def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
 def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
     """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
     yield from ensure_broker_ready(broker, write=False)
-    documents = yield from find_few(
-        broker, {**prefix_filter(WORKER_PREFIX), "run": run}, [("_id", 1)], MAX_WORKER_RECORDS
-    )
+    filter = {**prefix_filter(WORKER_PREFIX), "run": run}
+    documents = yield from find_few(broker, filter, [("_id", 1)], MAX_WORKER_RECORDS)
     return sum(record.alive for record in _read_records(documents, broker.clock.now()))
 
 
 def _read_records(documents: Iterable[Mapping[str, Any]], now: datetime) -> list[WorkerRecord]:
     """Return the records that can be read; one of another version or of another program must not hide the others."""
-    read = [(document["_id"], _read_record(document, now)) for document in documents]
-    for id in [id for id, record in read if record is None and id not in _warned]:
-        _warned.add(id)
-        logger.warning("the record %r of a worker cannot be read, and is left out: another mongoq has written it", id)
-    return [record for _, record in read if record is not None]
+    records = []
+    for document in documents:
+        record, id = _read_record(document, now), document["_id"]
+        if record is not None:
+            records.append(record)
+        elif id not in _warned:
+            _warned.add(id)
+            words = "the record %r of a worker cannot be read, and is left out: another mongoq has written it"
+            logger.warning(words, id)
+    return records
 
 
 _warned: set[str] = set()
@@ -167,34 +168,28 @@ _warned: set[str] = set()
 
 def _read_record(document: Mapping[str, Any], now: datetime) -> WorkerRecord | None:
     """Return a record, or ``None`` if it does not say when the worker was seen; other fields may be missing."""
-    name, seen, every = document["_id"].removeprefix(WORKER_PREFIX), document.get("seen"), document.get("every")
+    seen, every = document.get("seen"), document.get("every")
     if not isinstance(seen, datetime) or not isinstance(every, int | float) or not 0 < every < MAX_EVERY_SECONDS:
         return None
-    host, started, queues = document.get("host"), document.get("started"), document.get("queues")
+    entries = [entry for entry in _typed(document, "queues", list, []) if isinstance(entry, Mapping)]
+    queues = {entry["queue"]: entry for entry in entries if isinstance(entry.get("queue"), str)}
+    overdue = {queue: _typed(entry, "overdue", float, 0.0) for queue, entry in queues.items()}
     return WorkerRecord(
-        name=name,
-        host=host if isinstance(host, str) else "",
-        pid=_number(document.get("pid")),
-        started=started if isinstance(started, datetime) else seen,
+        name=document["_id"].removeprefix(WORKER_PREFIX),
+        host=_typed(document, "host", str, ""),
+        pid=_typed(document, "pid", int, 0),
+        started=_typed(document, "started", datetime, seen),
         seen=seen,
         alive=now - seen < timedelta(seconds=every) * HEARTBEATS_MISSED,
-        queues={queue: _number(entry.get("held")) for queue, entry in _read_queues(queues)},
-        overdue={
-            queue: timedelta(seconds=seconds)
-            for queue, entry in _read_queues(queues)
-            if isinstance(seconds := entry.get("overdue"), float) and 0 < seconds < MAX_EVERY_SECONDS
-        },
+        queues={queue: _typed(entry, "held", int, 0) for queue, entry in queues.items()},
+        overdue={queue: timedelta(seconds=long) for queue, long in overdue.items() if 0 < long < MAX_EVERY_SECONDS},
     )
 
 
-def _read_queues(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, Mapping) and isinstance(queue := entry.get("queue"), str):
-            yield queue, entry
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _typed(document: Mapping[str, Any], name: str, kind: type[T], default: T) -> T:
+    """Return a field, or the default if another version or program has stored none of its type."""
+    value = document.get(name)
+    return value if isinstance(value, kind) and not isinstance(value, bool) else default
 
 
 def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord] | None]:
@@ -211,13 +206,10 @@ def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord]
         yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
     except Duplicate:
         return None
-    dead_records = [
-        record
-        for record in (yield from workers(broker))
-        if not record.alive and record.seen < now - DEAD_WORKER_RETENTION
-    ]
     removed = []
-    for record in dead_records:
+    for record in (yield from workers(broker)):
+        if record.alive or record.seen >= now - DEAD_WORKER_RETENTION:
+            continue
         # A worker that has sent a heartbeat since the read is alive: its record no longer matches ``seen`` and stays.
         filter = {"_id": WORKER_PREFIX + record.name, "seen": record.seen}
         if (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))):

@@ -80,7 +80,8 @@ def change_document(
         filter = {"_id": id, "version": before if known is None else {"$in": [before, version]}}
         arguments = {"filter": filter, "update": {"$set": fields}, "upsert": known is None}
         try:
-            if (yield from retry_until_reply(Command("update_one", arguments, _has_changed))):
+            reply: Any = yield from retry_until_reply(Command("update_one", arguments))
+            if has_matched(reply) or reply.upserted_id is not None:
                 return result, {**(known or {}), "_id": id, **fields}
         except Duplicate:  # another process has just inserted it; or this one, by a command whose reply was lost
             pass
@@ -88,10 +89,6 @@ def change_document(
         if races:
             yield Wait(dice.uniform(0, RACE_PAUSE_SECONDS * min(races, 10)))
     raise LimitContended(id)
-
-
-def _has_changed(reply: Any) -> bool:
-    return has_matched(reply) or reply.upserted_id is not None
 
 
 # --- permits -------------------------------------------------------------------------------------
@@ -139,9 +136,7 @@ def take_permits(
     """Take as many permits as the worker may have, extend their lease, or leave a request for some."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
-        holders = read_holders(document, now)
-        mine = next((holder for holder in holders if holder.by == request.by), None)
-        others = [holder for holder in holders if holder.by != request.by]
+        mine, others = _read_holders(document, request.by, now)
         lost = request.holds and (mine is None or mine.number == 0)
         # Runs whose permits are lost have no claim to others: their items are lost as well.
         occupied = 0 if lost else request.occupied
@@ -168,9 +163,7 @@ def keep_permits(
     """
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
-        holders = read_holders(document, now)
-        mine = next((holder for holder in holders if holder.by == by), None)
-        others = [holder for holder in holders if holder.by != by]
+        mine, others = _read_holders(document, by, now)
         if mine is None or (number and mine.number < number):
             return None, Permits(0, now, lost=number > 0)
         if number == 0:
@@ -179,6 +172,13 @@ def keep_permits(
         return _holders_update([*others, kept], now), Permits(number, kept.until)
 
     return (yield from change_document(broker, LIMIT_PREFIX + queue, change, known))
+
+
+def _read_holders(document: Document | None, by: str, now: datetime) -> tuple[PermitHolder | None, list[PermitHolder]]:
+    """Return the entry of a worker in the list of holders, if any, and those of the others."""
+    holders = read_holders(document, now)
+    own = next((holder for holder in holders if holder.by == by), None)
+    return own, [holder for holder in holders if holder.by != by]
 
 
 def _holders_update(holders: list[PermitHolder], now: datetime) -> dict[str, Any]:
@@ -193,11 +193,9 @@ def read_document(broker: BrokerContext, queue: str) -> Flow[Document | None]:
 
 def plan_again(document: Document | None, by: str, limit: int, now: datetime) -> int | None:
     """Return how many permits a worker would get if its runs had ended and it asked now; ``None`` if it holds none."""
-    holders = read_holders(document, now)
-    mine = next((holder for holder in holders if holder.by == by), None)
+    mine, others = _read_holders(document, by, now)
     if mine is None or mine.number == 0:
         return None
-    others = [holder for holder in holders if holder.by != by]
     return plan_permits(limit, others, mine, occupied=0, wanted=mine.wanted, now=now).number
 
 
@@ -222,9 +220,8 @@ def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> Fl
     if not queues:
         return {}
     ids = [id for queue in queues for id in (LIMIT_PREFIX + queue.name, bucket_id(queue.name))]
-    found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
-    documents, now = {document["_id"]: document for document in found}, broker.clock.now()
-    exact = isinstance(broker.clock, VirtualClock)
+    documents = yield from read_buckets(broker, ids)
+    now, exact = broker.clock.now(), isinstance(broker.clock, VirtualClock)
     limits: dict[str, QueueLimits] = {}
     for queue in queues:
         permits, bucket = documents.get(LIMIT_PREFIX + queue.name), documents.get(bucket_id(queue.name))
@@ -302,7 +299,7 @@ def share_key_slots(
 
 
 def read_buckets(broker: BrokerContext, ids: Sequence[str]) -> Flow[dict[str, Document]]:
-    """Read the documents of buckets, by their ``_id`` (``find``)."""
+    """Read documents of buckets, or of permits, by their ``_id`` (``find``)."""
     found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
     return {document["_id"]: document for document in found}
 
@@ -342,8 +339,6 @@ def _bucket(document: Document | None) -> Bucket | None:
 
 def _bucket_fields(first: float, pace: Pace, now: datetime) -> dict[str, Any]:
     # Without the document the bucket is full: it has to stay until it would be full anyway.
-    return {"next": first, "interval": pace.interval, "expires": _expiry(now, first + pace.tolerance)}
-
-
-def _expiry(now: datetime, until: float) -> datetime:
-    return now + timedelta(milliseconds=min(max(until - milliseconds(now), 0.0), MAX_EXPIRY_MS)) + IDLE_EXPIRY
+    length = min(max(first + pace.tolerance - milliseconds(now), 0.0), MAX_EXPIRY_MS)
+    expires = now + timedelta(milliseconds=length) + IDLE_EXPIRY
+    return {"next": first, "interval": pace.interval, "expires": expires}

@@ -1,7 +1,12 @@
-"""Schedules: their control documents, ``schedule:NAME``, and what callers do with them.
+"""Schedules: their control documents, ``schedule:NAME``, what callers do with them, and their ticks.
 
 ``identity`` is new when a schedule is made anew, and the ids of its ticks derive from it. ``edition`` is new with each
 change of the definition; every write that depends on what was read finds the document under it.
+
+Ticks: one item for each, whichever processes make it, and however often. The item of a tick has an id that derives from
+the schedule and the tick, and the push remembers it. Then the control document goes on to the next tick, by an update
+that finds it at the tick just made. A process that is killed between the two leaves the tick due: the next process
+pushes the same id, which inserts nothing, and goes on.
 """
 
 from __future__ import annotations
@@ -9,15 +14,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import ArgumentInvalid, ScheduleUnknown
+from mongoq.errors import ArgumentInvalid, DuplicateItem, ScheduleUnknown
 from mongoq.model.arguments import Duration, queue_name
+from mongoq.model.clock import local_seconds
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Document
 from mongoq.model.log_fields import log_fields
@@ -31,10 +37,12 @@ from mongoq.model.schedule.definition import (
     check_unseen,
     end_fields,
     read_schedule,
+    tick_delay,
     tick_headers,
+    tick_id,
     to_record,
 )
-from mongoq.model.schedule.timetable import Single, adapt_tick
+from mongoq.model.schedule.timetable import LATE, Single, adapt_tick, select_ticks
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
@@ -54,6 +62,10 @@ UNSEEN = "\0unseen"
 """End of the key under which a line is kept about a schedule that no process has in its code."""
 MAX_TROUBLE_LETTERS = 2_000
 """Letters of an error that are logged, at most: functions of users raise errors of any length."""
+PAGE = 100
+"""Due schedules in one read."""
+FRESH_SECONDS = 30.0
+"""Seconds after which what was read of a schedule is too old to act on: the process, or a function, may have slept."""
 UNREAD = {"payload": 0, "headers": 0}
 """Projection of a list of schedules: it shows no contents."""
 
@@ -104,106 +116,97 @@ class _Changed(Duplicate):
 def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime | None]:
     document = yield from find_one(broker, {"_id": definition.id}, UNREAD, lenient=True)
     now, fields = broker.clock.now(), definition.to_stored(broker.encoding)
-    presence = {"seen": now, "by": str(broker.identity)}
+    fields |= {"seen": now, "by": str(broker.identity)}
+    fields |= {"version": definition.version, "function": definition.function}
     if document is None:
         first = definition.timetable.after(now)
         own = {"_id": definition.id, "identity": ObjectId(), "edition": ObjectId(), "next": first, "paused": False}
-        own |= end_fields(first, now)
-        new = {**own, **fields, **presence, "version": definition.version, "function": definition.function}
         try:
-            yield from Command[Any]("insert_one", {"document": new})
+            yield from Command[Any]("insert_one", {"document": {**own, **end_fields(first, now), **fields}})
         except ReplyLost:
             raise _Changed from None  # it may be stored: the next read tells
         if first is None:
-            _log(logging.WARNING, definition.name, "never ticks: %s lies in the past", definition.timetable)
+            _warn(definition.name, "never ticks: %s lies in the past", definition.timetable)
         return first
-    version = document.get("version")
+    version, due = document.get("version"), document.get("next")
+    due = due if isinstance(due, datetime) else None
     if isinstance(version, int) and version > definition.version:
         # Once in a process: each of its brokers defines the schedule.
         _report_higher_version(broker, definition, version)
-        return _date(document.get("next"))
-    due = _date(document.get("next"))
+        return due
     # One that is due already may be a tick of a former definition; when it is made, its process looks at the rules.
     pending = due if due is None or due <= now else adapt_tick(definition.timetable, due, now)
-    same = document.get("digest") == fields["digest"] and version == definition.version and pending == due
-    if same and document.get("function") == definition.function and _is_readable(document):
-        if due is None:
-            presence |= end_fields(None, now)
-        command = Command("update_one", {"filter": {"_id": definition.id}, "update": {"$set": presence}}, has_matched)
+    try:
+        read_schedule(document)
+        # Another program may have changed it by hand: then only its identity is worth keeping.
+        keeps_dates = document.get("digest") == fields["digest"]
+    except ScheduleUnreadable:
+        keeps_dates = False
+    if keeps_dates and pending == due and all(document.get(name) == fields[name] for name in ("version", "function")):
+        changes = {"seen": now, "by": fields["by"], **({} if due is not None else end_fields(None, now))}
+        command = Command("update_one", {"filter": {"_id": definition.id}, "update": {"$set": changes}}, has_matched)
         if not (yield from retry_until_reply(command)):
             raise _Changed  # it was removed since
         return due
-    return (yield from _replace_definition(broker, definition, document, pending, {**fields, **presence}))
+    return (yield from _replace(broker, definition, document, pending, fields, keeps_dates=keeps_dates))
 
 
-def _replace_definition(
+def _replace(
     broker: BrokerContext,
     definition: Definition,
-    document: Mapping[str, Any],
+    document: Document,
     pending: datetime | None,
-    fields: Mapping[str, Any],
+    fields: dict[str, Any],
+    *,
+    keeps_dates: bool,
 ) -> Flow[datetime | None]:
     """Store a changed definition, or next tick, under the edition that was read (``update``); a pause stays."""
-    now = broker.clock.now()
-    # Another program may have changed it by hand: then only its identity is worth keeping.
-    keeps_dates = document.get("digest") == fields["digest"] and _is_readable(document)
+    now = fields["seen"]
     is_due = pending is not None and pending <= now
     following = pending if keeps_dates or is_due else definition.timetable.after(now)
-    changes = {**fields, "version": definition.version, "function": definition.function, "next": following}
+    edition = ObjectId()
+    changes = {**fields, "next": following, "edition": edition, **end_fields(following, now)}
     if is_due and not keeps_dates:
         changes["former"] = following
-    changes |= end_fields(following, now)
-    changes["edition"] = edition = ObjectId()
     if not isinstance(document.get("identity"), ObjectId):
         changes["identity"] = ObjectId()
     # By ``$eq``: another program may have stored a document that is an operator.
-    read = {name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}
-    filter = {"_id": definition.id, **read}
+    filter = {"_id": definition.id, **{name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}}
     update: dict[str, Any] = {"$set": changes}
     if gone := {"start_within", "expires"} - changes.keys():
         update["$unset"] = dict.fromkeys(sorted(gone), "")
-    command = Command("update_one", {"filter": filter, "update": update}, has_matched)
-    if not (yield from retry_until_reply(command)):
+    if not (yield from retry_until_reply(Command("update_one", {"filter": filter, "update": update}, has_matched))):
         # After a lost reply the update may be this very one.
         stored = yield from find_one(broker, {"_id": definition.id}, {"edition": 1})
         if stored is None or stored.get("edition") != edition:
             raise _Changed
     if not keeps_dates:
-        _log(logging.WARNING, definition.name, "has a new definition: %s, version %s", *_words(definition))
+        words = "has a new definition: %s, version %s"
+        _warn(definition.name, words, definition.timetable, definition.version)
     return following
 
 
-def _is_readable(document: Mapping[str, Any]) -> bool:
-    try:
-        read_schedule(document)
-    except ScheduleUnreadable:
-        return False
-    return True
+# --- what is logged ------------------------------------------------------------------------------
 
 
-def _words(definition: Definition) -> tuple[Any, ...]:
-    return definition.timetable, definition.version
-
-
-def _date(value: Any) -> datetime | None:
-    return value if isinstance(value, datetime) else None
-
-
-def _log(level: int, name: str, text: str, *words: object) -> None:
+def _warn(name: str, text: str, *words: object, level: int = logging.WARNING) -> None:
     logger.log(level, "schedule %r %s", name, text % words, extra=log_fields())
 
 
-def _log_once(broker: BrokerContext, level: int, name: str, text: str, *words: object, key: str = "") -> None:
+def _warn_once(
+    broker: BrokerContext, name: str, text: str, *words: object, key: str = "", level: int = logging.WARNING
+) -> None:
     """Log a line, unless it was the last one about this schedule, of its key, in this process."""
     line, key = text % words, name + key
     if broker.schedule_troubles.get(key) != line:
         broker.schedule_troubles[key] = line
-        _log(level, name, text, *words)
+        _warn(name, text, *words, level=level)
 
 
 def report_trouble(broker: BrokerContext, document: Mapping[str, Any], error: object) -> None:
     """Log why a schedule cannot tick here, once for each reason."""
-    _log_once(broker, logging.ERROR, _name(document), "cannot tick here: %s", str(error)[:MAX_TROUBLE_LETTERS])
+    problem = str(error)[:MAX_TROUBLE_LETTERS]
+    _warn_once(broker, _name(document), "cannot tick here: %s", problem, level=logging.ERROR)
 
 
 def forget_trouble(broker: BrokerContext, document: Mapping[str, Any]) -> None:
@@ -215,9 +218,15 @@ def _name(document: Mapping[str, Any]) -> str:
     return str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
 
 
+def report_unseen(broker: BrokerContext, record: ScheduleRecord) -> None:
+    """Log that no process has had a schedule in its code for a while, once."""
+    words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
+    _warn_once(broker, record.name, words, record.seen, key=UNSEEN)
+
+
 def _report_higher_version(broker: BrokerContext, definition: Definition, version: int) -> None:
     words = "goes by version %s of its definition; this process has version %s"
-    _log_once(broker, logging.WARNING, definition.name, words, version, definition.version, key=OWN_CODE)
+    _warn_once(broker, definition.name, words, version, definition.version, key=OWN_CODE)
 
 
 def _report_lost(broker: BrokerContext, own: Sequence[LocalSchedule], documents: Sequence[Mapping[str, Any]]) -> None:
@@ -226,33 +235,31 @@ def _report_lost(broker: BrokerContext, own: Sequence[LocalSchedule], documents:
     ``own`` are those that it had stored before the ``documents`` of all of them were read. One that is missing because
     it never ticks again has expired.
     """
-    stored = {document["_id"]: document for document in documents}
+    stored, now = {document["_id"]: document for document in documents}, broker.clock.now()
     for local in own:
         definition, document = local.definition, stored.get(local.definition.id)
         if broker.schedules.get(definition.name) is not local:
             continue  # this process has removed or changed it itself, meanwhile
-        if document is None and definition.timetable.after(broker.clock.now()) is None:
-            broker.schedules.pop(definition.name, None)
-            continue
         if document is None:
+            if definition.timetable.after(now) is None:
+                broker.schedules.pop(definition.name, None)
+                continue
             words = "was removed; this process has it in its code, and makes it anew only when it starts again"
-            _log_once(broker, logging.WARNING, definition.name, words, key=OWN_CODE)
+            _warn_once(broker, definition.name, words, key=OWN_CODE)
             continue
-        version, digest = document.get("version"), definition.to_stored(broker.encoding)["digest"]
+        version = document.get("version")
         if isinstance(version, int) and definition.version < version:
             _report_higher_version(broker, definition, version)
-        elif document.get("digest") != digest:
-            record = to_record(document, broker.clock.now())
-            words = (
-                "has another definition than the code of this process: %s into queue %r, defined by %s; here it is %s"
-            )
-            found = (record.what or record.trouble, record.queue, record.where, definition.timetable)
-            _log_once(broker, logging.WARNING, definition.name, words, *found, key=OWN_CODE)
+        elif document.get("digest") != definition.to_stored(broker.encoding)["digest"]:
+            record = to_record(document, now)
+            words = "has another definition than the code of this process: %s into queue %r, defined by %s; %s"
+            found = record.what or record.trouble, record.queue, record.where, f"here it is {definition.timetable}"
+            _warn_once(broker, definition.name, words, *found, key=OWN_CODE)
         else:
             broker.schedule_troubles.pop(definition.name + OWN_CODE, None)
 
 
-# --- what callers do with them -------------------------------------------------------------------
+# --- of users ------------------------------------------------------------------------------------
 
 
 def list_schedules(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
@@ -270,31 +277,37 @@ def _find_all(broker: BrokerContext) -> Flow[list[Document]]:
 
 def find_schedule(broker: BrokerContext, name: str) -> Flow[ScheduleRecord]:
     """Return one schedule (``find`` by ``_id``); raises ``ScheduleUnknown``."""
-    id = _id(name)
+    return to_record((yield from _find(broker, name, UNREAD)), broker.clock.now())
+
+
+def _find(broker: BrokerContext, name: str, projection: Mapping[str, Any] | None = None) -> Flow[Document]:
+    id = SCHEDULE_PREFIX + queue_name(name, "name")
     yield from ensure_broker_ready(broker, write=False)
-    document = yield from find_one(broker, {"_id": id}, UNREAD, lenient=True)
+    document = yield from find_one(broker, {"_id": id}, projection, lenient=True)
     if document is None:
-        yield from _raise_unknown(broker, name)
-    return to_record(document or {"_id": id}, broker.clock.now())
+        raise (yield from _unknown(broker, name))
+    return document
+
+
+def _unknown(broker: BrokerContext, name: str) -> Flow[ScheduleUnknown]:
+    names = [record.name for record in (yield from list_schedules(broker))]
+    return ScheduleUnknown(name, get_close_matches(name, choose_candidates(name, names)), broker.namespace)
 
 
 def set_schedule_paused(broker: BrokerContext, name: str, paused: bool) -> Flow[None]:
     """Pause or resume a schedule (``update``); raises ``ScheduleUnknown``."""
-    id = _id(name)
+    arguments = {"filter": {"_id": SCHEDULE_PREFIX + queue_name(name, "name")}, "update": {"$set": {"paused": paused}}}
     yield from ensure_broker_ready(broker, write=True)
-    update = {"$set": {"paused": paused}}
-    if not (
-        yield from retry_until_reply(Command("update_one", {"filter": {"_id": id}, "update": update}, has_matched))
-    ):
-        yield from _raise_unknown(broker, name)
+    if not (yield from retry_until_reply(Command("update_one", arguments, has_matched))):
+        raise (yield from _unknown(broker, name))
 
 
 def remove_schedule(broker: BrokerContext, name: str) -> Flow[bool]:
     """Delete a schedule, and return whether there was one (``delete``)."""
-    id = _id(name)
+    filter = {"_id": SCHEDULE_PREFIX + queue_name(name, "name")}
     yield from ensure_broker_ready(broker, write=True)
     broker.schedules.pop(name, None)
-    return (yield from retry_until_reply(_delete({"_id": id})))
+    return (yield from _delete(filter))
 
 
 def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
@@ -307,60 +320,33 @@ def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
     now = broker.clock.now()
     names = []
     for record in (yield from list_schedules(broker)):
-        if record.is_unseen_for(length, now):
-            filter = {"_id": SCHEDULE_PREFIX + record.name, "seen": record.seen}
-            if (yield from retry_until_reply(_delete(filter))):
-                broker.schedules.pop(record.name, None)
-                names.append(record.name)
+        filter = {"_id": SCHEDULE_PREFIX + record.name, "seen": record.seen}
+        if record.is_unseen_for(length, now) and (yield from _delete(filter)):
+            broker.schedules.pop(record.name, None)
+            names.append(record.name)
     return names
 
 
-def _delete(filter: Mapping[str, Any]) -> Command[bool]:
-    return Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
+def _delete(filter: Mapping[str, Any]) -> Flow[bool]:
+    command = Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
+    return (yield from retry_until_reply(command))
 
 
 def run_schedule_now(broker: BrokerContext, name: str) -> Flow[ObjectId]:
     """Push an extra item of a schedule, and return its id (``find``, and as for a push)."""
-    id = _id(name)
-    yield from ensure_broker_ready(broker, write=True)
-    document = yield from find_one(broker, {"_id": id}, lenient=True)
-    if document is None:
-        yield from _raise_unknown(broker, name)
+    document = yield from _find(broker, name)
     try:
-        stored = read_schedule(document or {"_id": id})
+        stored = read_schedule(document)
         tick = stored.tick(broker.clock.now(), extra=True)
         context, payload = make_payload(broker, stored, tick)
     except (ScheduleUnreadable, NotHere) as error:
         raise ArgumentInvalid("name", f"schedule {name!r} cannot run: {error}") from error
-    headers = tick_headers(stored.headers, tick)
-    options: dict[str, Any] = {"priority": stored.priority, "headers": headers, "expires": stored.expires}
+    options: dict[str, Any] = {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
+    options |= {"expires": stored.expires}
     return (yield from push(context, payload, delay=None, when=None, id=None, once=None, **options))
 
 
-class NotHere(Exception):
-    """Raised when this process cannot make the payload of a schedule: others may."""
-
-
-def make_payload(broker: BrokerContext, stored: StoredSchedule, tick: Tick) -> tuple[QueueContext[Any], Any]:
-    """Return the queue and the payload of a tick; raises ``NotHere`` without the function, or its version of it."""
-    context: QueueContext[Any] = QueueContext(broker, queue_options(stored.queue), broker.untyped)
-    if stored.source == "value":
-        return context, stored.document.get("payload")
-    if stored.source == "tick":
-        return context, tick.to_payload()
-    local = broker.schedules.get(stored.name)
-    if local is None or local.make is None or local.definition.version != stored.version:
-        raise NotHere(f"its payload is made by {function_name(stored)}, and this process does not have it in its code")
-    try:
-        return local.context, local.make(tick)
-    except Exception as error:
-        # Whatever it is: an error of a server that the function asks is no outage of ours.
-        raise NotHere(f"its function {function_name(stored)} has failed: {spoken(error)}") from error
-
-
-def function_name(stored: StoredSchedule) -> str:
-    """Return the name of the function that makes the payloads, as it is stored."""
-    return f"{stored.document.get('function')!s:.200}"
+# --- of the processes that have them in their code ------------------------------------------------
 
 
 def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
@@ -409,16 +395,149 @@ def report_changed(broker: BrokerContext, ids: Collection[str]) -> Flow[None]:
         _report_lost(broker, own, documents)
 
 
-def report_unseen(broker: BrokerContext, record: ScheduleRecord) -> None:
-    """Log that no process has had a schedule in its code for a while, once."""
-    words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
-    _log_once(broker, logging.WARNING, record.name, words, record.seen, key=UNSEEN)
+# --- ticks ---------------------------------------------------------------------------------------
 
 
-def _id(name: Any) -> str:
-    return SCHEDULE_PREFIX + queue_name(name, "name")
+class NotHere(Exception):
+    """Raised when this process cannot make the payload of a schedule: others may."""
 
 
-def _raise_unknown(broker: BrokerContext, name: str) -> Flow[None]:
-    names = [record.name for record in (yield from list_schedules(broker))]
-    raise ScheduleUnknown(name, get_close_matches(name, choose_candidates(name, names)), broker.namespace)
+def make_payload(broker: BrokerContext, stored: StoredSchedule, tick: Tick) -> tuple[QueueContext[Any], Any]:
+    """Return the queue and the payload of a tick; raises ``NotHere`` without the function, or its version of it."""
+    context: QueueContext[Any] = QueueContext(broker, queue_options(stored.queue), broker.untyped)
+    if stored.source == "value":
+        return context, stored.document.get("payload")
+    if stored.source == "tick":
+        return context, tick.to_payload()
+    local, function = broker.schedules.get(stored.name), f"{stored.document.get('function')!s:.200}"
+    if local is None or local.make is None or local.definition.version != stored.version:
+        raise NotHere(f"its payload is made by {function}, and this process does not have it in its code")
+    try:
+        return local.context, local.make(tick)
+    except Exception as error:
+        # Whatever it is: an error of a server that the function asks is no outage of ours.
+        raise NotHere(f"its function {function} has failed: {spoken(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedules:
+    """The schedules whose next tick comes within a time.
+
+    Attributes:
+        documents: their control documents.
+        read_at: local seconds of the read.
+    """
+
+    documents: list[Document]
+    read_at: float
+
+
+def find_due(broker: BrokerContext, within: timedelta) -> Flow[DueSchedules]:
+    """Find the schedules that tick within a time (``find`` by the prefix of ``_id``, for each 100 of them).
+
+    Pages go by ``_id``: however many cannot be ticked here, they hide no others.
+    """
+    yield from ensure_broker_ready(broker, write=True)
+    until, read_at = broker.clock.now() + within, local_seconds()
+    filter = {**prefix_filter(SCHEDULE_PREFIX), "next": {"$lte": until}, "paused": {"$ne": True}}
+    documents: list[Document] = []
+    while True:
+        page = yield from find_few(broker, filter, [("_id", 1)], PAGE, lenient=True)
+        documents += page
+        if len(page) < PAGE:
+            return DueSchedules(documents, read_at)
+        filter = {**filter, "_id": {**filter["_id"], "$gt": page[-1]["_id"]}}
+        filter["_id"].pop("$gte", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Result of a tick.
+
+    Attributes:
+        made: ticks that this process has made.
+        next: the next tick; ``None`` when there is none.
+    """
+
+    made: int
+    next: datetime | None
+
+
+def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> Flow[Ticked]:
+    """Push the items of the due ticks of a schedule, and go on to the next tick (``insert``, ``update`` for each).
+
+    Raises:
+        ScheduleUnreadable: another program has written the document, or a later mongoq.
+        NotHere: the payload is made by a function that this process does not have.
+        ModuleNotFoundError: it goes by a cron expression, and cronsim is not installed.
+        Exception: what the function that makes the payload has raised, or a push.
+    """
+    stored = read_schedule(document)
+    now, due = broker.clock.now(), stored.next
+    if due is None or due > now:
+        return Ticked(0, due)
+    # A tick of the former definition still comes, though it is none of the present one.
+    first = due if document.get("former") == due else adapt_tick(stored.timetable, due, now)
+    ticks, following = select_ticks(stored.timetable, first, now, stored.missed, stored.horizon)
+    reached = due
+    for made, at in enumerate(ticks):
+        onward = ticks[made + 1] if made + 1 < len(ticks) else following
+        tick = stored.tick(at)
+        context, payload = make_payload(broker, stored, tick)
+        # Only now: the function that makes the payload may take long as well.
+        if local_seconds() - read_at > FRESH_SECONDS:
+            read_at = local_seconds()
+            filter = {**_at(stored, reached), "paused": {"$ne": True}}
+            if (yield from find_one(broker, filter, {"_id": 1})) is None:
+                return Ticked(made, None)
+        yield from _push_tick(context, payload, stored, tick, onward)
+        # After each one: a process that is killed leaves a single tick to be made again.
+        changes: dict[str, Any] = {"next": onward, "last": at, **end_fields(onward, now)}
+        if stored.source == "function":
+            changes["seen"] = broker.clock.now()  # this process has it in its code
+        state = yield from _advance(stored, reached, changes)
+        if state is None:
+            return Ticked(made, None)
+        if state.get("paused") is True:
+            return Ticked(made + 1, None)  # the other ticks wait for the end of the pause
+        reached = at if onward is None else onward
+    if not ticks and (yield from _advance(stored, due, {"next": following, **end_fields(following, now)})) is None:
+        return Ticked(0, None)
+    if now - first > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
+        words = "schedule %r: its tick of %s came late, at %s; made %d"
+        logger.warning(words, stored.name, first, now, len(ticks), extra=log_fields(queue=stored.queue))
+    return Ticked(len(ticks), following)
+
+
+def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Flow[Mapping[str, Any] | None]:
+    """Go on from a tick (``findAndModify``), and return the state of the pause; ``None`` if the schedule has changed.
+
+    Then another process has made the tick as well, or the schedule was changed or removed: the next look tells.
+    """
+    arguments = {"filter": _at(stored, tick), "update": {"$set": changes}, "projection": {"_id": 1, "paused": 1}}
+    command: Command[Mapping[str, Any] | None] = Command("find_one_and_update", arguments)
+    return (yield from retry_until_reply(command))
+
+
+def _at(stored: StoredSchedule, tick: datetime) -> dict[str, Any]:
+    """Return a filter of a schedule as it was read, at a tick."""
+    return {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
+
+
+def _push_tick(
+    context: QueueContext[Any], payload: Any, stored: StoredSchedule, tick: Tick, following: datetime | None
+) -> Flow[None]:
+    when = tick.at + tick_delay(stored.identity, tick.at, stored.jitter)
+    options: dict[str, Any] = {
+        "when": when if stored.jitter and when > context.broker.clock.now() else None,
+        "priority": stored.priority,
+        "headers": tick_headers(stored.headers, tick),
+        "expires": stored.expires,
+        "id": tick_id(stored.identity, tick.at),
+        "once": stored.remember(tick.at, following),
+    }
+    try:
+        yield from push(context, payload, delay=None, **options)
+    except DuplicateItem:
+        # A process that was killed has pushed it into the queue that the schedule had before a change.
+        pass

@@ -4,6 +4,8 @@ All of it is in one control document, ``source:PIPELINE/NAME``: ``token``, ``unt
 ``position`` is that of the last record in the queue, and ``pushed`` counts the records so far. Each batch is one
 transaction. It begins with an update of that document, whose filter needs both the token and the count. So a batch with
 an unknown result may be sent again: it is pushed once, and never by a process that has lost the lease.
+
+Records are checked and encoded when a source yields them, and made into envelopes when they are pushed.
 """
 
 from __future__ import annotations
@@ -11,44 +13,165 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.encoding.ids import new_ids
+from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.join_state import qualify
+from mongoq.model.outcomes import Record
+from mongoq.model.sequence import check_sequence, topic_problem
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_lost_race
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.coordination.document_lease import DocumentLease as Lease
 from mongoq.protocol.coordination.document_lease import (
+    DocumentLease,
     ForeignLease,
     TakenOver,
-    extend_lease,
-    give_back,
     holder,
     take_lease,
     under,
 )
-from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents
 from mongoq.protocol.flow import Command, Flow, chunks, has_matched
+from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
+from mongoq.protocol.push.push import check_due, check_expires, check_headers, due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, with_place
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "DocumentLease",
-    "ForeignLease",
-    "TakenOver",
-    "extend_lease",
-    "give_back",
-    "push_records",
-    "source_id",
-    "take_source",
-]
-
 SOURCE_PREFIX = "source:"
 """Prefix of the ``_id`` of a source's control document."""
+POSITION_LIMIT = 64 * 1024
+"""Bytes of a position as BSON, at most: it is written with every batch."""
+INT_LIMIT = 2**63
+"""First int that is too large for BSON."""
+ENVELOPE_BYTES = 1024
+"""Bytes that an envelope adds to payload and headers, rounded up."""
+
+
+class Yielded(NamedTuple):
+    """A record, checked and encoded when its source yielded it.
+
+    Attributes:
+        wrapped: ``{"payload": payload}`` as BSON.
+        position: position in the form to send.
+        priority: priority that the source gave.
+        delay: delay that the source gave.
+        headers: headers in the form to send.
+        sequence: sequence that the source gave.
+        expires: how long the item may wait for its start, or until when; ``None`` for ever.
+    """
+
+    wrapped: bytes
+    position: Any
+    priority: int
+    delay: Any
+    headers: Any
+    sequence: str | None = None
+    expires: timedelta | datetime | None = None
+
+
+def encode_record(context: QueueContext[Any], record: Any) -> Yielded:
+    """Encode a record of a source; raises ``ArgumentInvalid`` when it cannot be pushed."""
+    if not isinstance(record, Record):
+        raise ArgumentInvalid("yield", f"a mongoq.Record(payload, position=…), not {type(record).__name__}")
+    position, encoding = record.position, context.broker.encoding
+    if position is None:
+        raise ArgumentInvalid("position", "None stands for the beginning; give the position behind the record")
+    headers = None if record.headers is None else check_headers(record.headers, encoding)
+    if record.delay is not None:
+        check_due(record.delay, None)
+    # Most positions are ints. An int cannot change; of anything else the source may change what it has yielded.
+    if type(position) is not int or not -INT_LIMIT <= position < INT_LIMIT:
+        position = encoding.encode("position", position, limit=POSITION_LIMIT)
+    sequence = None if record.sequence is None else check_sequence(record.sequence)
+    wrapped, priority = context.codec.wrap(record.payload), checked_priority(record.priority)
+    expires = check_expires(context.broker.clock, record.expires, record.delay, None)
+    return Yielded(wrapped, position, priority, record.delay, headers, sequence, expires)
+
+
+class EncodedRecord(NamedTuple):
+    """An envelope in the form to send, with the fields that are recorded after the push.
+
+    Attributes:
+        queue: name of the queue.
+        priority: priority of the item.
+        when: time when it is due.
+        document: the envelope.
+        sequence: sequence at whose end it takes its place when it is pushed.
+    """
+
+    queue: str
+    priority: int
+    when: datetime
+    document: RawBSONDocument
+    sequence: str | None = None
+
+
+def _encode_copies(
+    context: QueueContext[Any], batch: Sequence[Yielded], queues: Sequence[str]
+) -> tuple[Sequence[Yielded], list[EncodedRecord]]:
+    """Return the first records that fit one transaction with a copy for each queue of a topic, and these copies."""
+    if any(record.sequence is not None for record in batch):
+        raise ArgumentInvalid("sequence", topic_problem(context.name))
+    size = 0
+    for place, record in enumerate(batch):
+        headers = 0 if record.headers is None else len(record.headers.raw)
+        size += (ENVELOPE_BYTES + len(record.wrapped) + headers) * len(queues)
+        if size > MAX_TRANSACTION_BYTES or (place + 1) * len(queues) > MAX_COPIES:
+            if place == 0:  # not even one record fits: no smaller batch can help
+                raise PayloadTooLarge(f"payload for {len(queues)} queues", size, MAX_TRANSACTION_BYTES)
+            batch = batch[:place]
+            break
+    broker, at = context.broker, context.broker.clock.now()
+    envelopes = [_envelope(context, record, id) for record, id in zip(batch, new_ids(len(batch)), strict=True)]
+    copies = []
+    for queue in queues:
+        for record, envelope in zip(batch, envelopes, strict=True):
+            document = copy_for_queue(broker, envelope, record.wrapped, queue, at).document
+            copies.append(EncodedRecord(queue, record.priority, envelope["when"], document))
+    return batch, copies
+
+
+def _encode(context: QueueContext[Any], batch: Sequence[Yielded]) -> list[EncodedRecord]:
+    """Return envelopes for the queue itself.
+
+    Records without delay, headers and ``expires`` differ only in id, payload and priority. They share one encoded
+    stencil for each priority.
+    """
+    stencils: dict[Any, tuple[Stencil, datetime]] = {}
+    encoded = []
+    for record, id in zip(batch, new_ids(len(batch)), strict=True):
+        is_plain = record.delay is None and record.headers is None and record.expires is None
+        key = record.priority if is_plain else id
+        if key not in stencils:
+            envelope = _envelope(context, record, id)
+            stencils[key] = Stencil(context.broker.encoding, envelope), envelope["when"]
+        stencil, when = stencils[key]
+        document = stencil.envelope(id, record.wrapped)
+        encoded.append(EncodedRecord(context.name, record.priority, when, document, record.sequence))
+    return encoded
+
+
+def _envelope(context: QueueContext[Any], record: Yielded, id: bytes) -> dict[str, Any]:
+    clock = context.broker.clock
+    return new_envelope(
+        context.name,
+        None,
+        id=ObjectId(id),
+        when=due_time(clock, record.delay, None),
+        priority=record.priority,
+        headers=record.headers,
+        once=None,
+        start_by=None if record.expires is None else last_start(clock, record.expires, None),
+    )
 
 
 def source_id(pipeline: str, name: str) -> str:
@@ -57,7 +180,7 @@ def source_id(pipeline: str, name: str) -> str:
 
 
 @dataclass(slots=True)
-class DocumentLease(Lease):
+class SourceLease(DocumentLease):
     """Lease of a source, as its holder knows it.
 
     Attributes:
@@ -73,7 +196,7 @@ class _Unmatched(Exception):
     """Raised when no control document has both the token and the count."""
 
 
-def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[DocumentLease | ForeignLease]:
+def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[SourceLease | ForeignLease]:
     """Take the lease of a source if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
     A crash afterwards leaves the lease taken until it ends.
@@ -82,10 +205,10 @@ def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[Docum
     if isinstance(lease, ForeignLease):
         return lease
     token, document = lease
-    return DocumentLease(id, token, length, document["pushed"], document.get("position"))
+    return SourceLease(id, token, length, document["pushed"], document.get("position"))
 
 
-def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yielded]) -> Flow[int]:
+def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequence[Yielded]) -> Flow[int]:
     """Push at least the first record of a batch, and return how many; each queue bound to a topic gets a copy.
 
     One transaction (``update``, ``insert``) writes the items, the position of the last one and the new end of the
@@ -94,10 +217,12 @@ def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Seque
     Raises:
         TakenOver: another process has the lease, or has had it.
         PayloadTooLarge: the copies of one record for all bound queues are more than a transaction can carry.
+        ArgumentInvalid: a record for a topic has a sequence.
     """
     broker = context.broker
     yield from ensure_ready_to_push(context)
-    part, encoded = documents(context, batch)
+    bound = broker.topics.bound.get(context.name)
+    part, encoded = (batch, _encode(context, batch)) if bound is None else _encode_copies(context, batch, bound)
     if any(record.sequence is not None for record in part):
         yield from ensure_ready_to_enter(broker, [context.name], joined=False)
     attempt = partial(_attempt, broker, tenure, len(part), part[-1].position, encoded)
@@ -105,7 +230,10 @@ def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Seque
     try:
         promoted = yield from retry_lost_race(lambda: run_in_transaction(broker, attempt))
     except _Unmatched:
-        yield from _resolve_lost_reply(broker, tenure, len(part))
+        # An earlier attempt, whose reply was lost, may have committed the batch.
+        stored = (yield from find_one(broker, {"_id": tenure.id})) or {}
+        if (stored.get("token"), stored.get("pushed")) != (tenure.token, tenure.pushed + len(part)):
+            raise TakenOver(holder(stored)) from None
     tenure.pushed += len(part)
     tenure.position = broker.encoding.decode_sendable(part[-1].position)
     # A blocked item counts as if it were due: at most, a claim looks for it in vain.
@@ -117,7 +245,7 @@ def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Seque
 
 
 def _attempt(
-    broker: BrokerContext, tenure: DocumentLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
+    broker: BrokerContext, tenure: SourceLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
 ) -> Flow[list[Promoted]]:
     """Push records and store the position, inside a transaction; return older items that became heads meanwhile."""
     now = broker.clock.now()
@@ -136,10 +264,3 @@ def _attempt(
     for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
     return [item for entry in entries.values() for item in entry.promoted]
-
-
-def _resolve_lost_reply(broker: BrokerContext, tenure: DocumentLease, number: int) -> Flow[None]:
-    """Return if an earlier attempt with a lost reply has committed the batch; else raise ``TakenOver``."""
-    document = yield from find_one(broker, {"_id": tenure.id})
-    if document is None or document.get("token") != tenure.token or document.get("pushed") != tenure.pushed + number:
-        raise TakenOver(holder(document))

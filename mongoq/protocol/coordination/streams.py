@@ -37,8 +37,7 @@ from mongoq.protocol.claim.reserve import claim_one, make_marks
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
-    TakenOver,
-    extend_lease,
+    end_update,
     give_back,
     take_lease,
     write_under_lease,
@@ -50,24 +49,6 @@ from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-
-__all__ = [
-    "ClaimNotes",
-    "ForeignLease",
-    "StreamRun",
-    "TakenOver",
-    "extend_lease",
-    "give_back",
-    "next_claim",
-    "open_run",
-    "read_notes",
-    "release_consumer",
-    "server_time",
-    "settle_claim",
-    "take_up_claim",
-    "write_note",
-]
-
 
 RESERVED_ITEM_FIELDS = {"once": 1, "start_by": 1, "sequence": 1, "place": 1}
 """Projection of the reserved items: these fields besides their ids."""
@@ -114,19 +95,16 @@ def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta
     claim = StreamClaim.of(document["claim"]) if "claim" in document else None
     run = StreamRun(stream_id(consumer), token, length, consumer, document["queue"], document["number"], claim)
     yield from _clear_claim(broker, run)
-    if run.queue != queue:
-        yield from _change_queue(broker, run, queue)
-    return run
-
-
-def _change_queue(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
+    if run.queue == queue:
+        return run
     if run.claim is not None:
         # The lease was taken to read the claim. Without this the consumer would be blocked until the lease ends.
         yield from give_back(broker, run)
-        problem = f"{run.consumer!r} still holds items of queue {run.queue!r}; let its query end, give them back by "
-        raise ArgumentInvalid("consumer", f"{problem}broker.release_claims({run.consumer!r}), or choose another name")
+        problem = f"{consumer!r} still holds items of queue {run.queue!r}; let its query end, give them back by "
+        raise ArgumentInvalid("consumer", f"{problem}broker.release_claims({consumer!r}), or choose another name")
     yield from write_under_lease(broker, run, {"$set": {"queue": queue}})
     run.queue = queue
+    return run
 
 
 def _clear_claim(broker: BrokerContext, run: StreamRun) -> Flow[None]:
@@ -135,78 +113,6 @@ def _clear_claim(broker: BrokerContext, run: StreamRun) -> Flow[None]:
         yield from _give_up(broker, run.queue, run.claim)
         yield from write_under_lease(broker, run, {"$unset": {"claim": ""}})
         run.claim = None
-
-
-class StreamClaimer:
-    """Reserves up to ``n`` items that are eligible, or were eligible at the time ``due``.
-
-    As in any batch, an item without runs left is buried. An item whose last run was in a batch gets one more run, in a
-    batch of its own, since a neighbour may have caused the failure.
-    """
-
-    def __init__(self, context: QueueContext[Any], n: int, lease: timedelta, due: datetime | None) -> None:
-        now = context.broker.clock.now()
-        self._mine = make_marks(context, now, lease)
-        self.token, self.until = self._mine["token"], self._mine["when"]
-        self._lease = lease
-        self._now = now if due is None else min(now, due)
-        self._context = context
-        self._n = n
-        self._due = due
-        self._first: list[Document] | None = None
-        self._items: list[Item[Any]] = []
-
-    @property
-    def first_due(self) -> datetime:
-        """Time from which the first of the found items was eligible; the claim's own time when there are none."""
-        dues = [document["when"] for document in self._first or ()]
-        return min(dues, default=self._now)
-
-    def find_first(self) -> Flow[bool]:
-        """Find the first items without reserving them (``find``), and return whether there are any."""
-        if not self._context.state.paused:
-            self._first = yield from read_ids(self._context, self._size, due=self._due)
-        return self._first is not None
-
-    @property
-    def _size(self) -> int:
-        return min(MAX_COMMAND_ITEMS, self._n - len(self._items))
-
-    def reserve(self) -> Flow[list[Item[Any]]]:
-        """Reserve (``find``, ``update`` of many for 10,000 each), and return the items in the order of claims."""
-        first, self._first = self._first, None
-        while first is not None and not self._context.state.paused:
-            size = self._size
-            some = yield from self._reserve_batch(first)
-            self._items += some
-            # The control document has little room for ids that are not ObjectIds.
-            is_odd = any(type(item.id) is not ObjectId for item in some)
-            if self._items and (is_odd or len(some) < 2 or len(first) < size or not self._size):
-                break
-            first = yield from read_ids(self._context, self._size, due=self._due)
-        return self._items
-
-    def _reserve_batch(self, first: list[Document]) -> Flow[list[Item[Any]]]:
-        if not first:
-            return (yield from self._reserve_single())
-        candidates, beside = Candidates(documents=first), bool(self._items)
-        claim = BatchClaim(
-            self._context, candidates, self._mine, self._now, adds_to_token=beside, writes_entry_time=True
-        )
-        return (yield from send_claim(claim, len(first), projection=RESERVED_ITEM_FIELDS))
-
-    def _reserve_single(self) -> Flow[list[Item[Any]]]:
-        """Reserve one document with fields of odd types, written by another program; no batch can hold it."""
-        if self._items:
-            return []
-        item = yield from claim_one(self._context, self._lease)
-        if item is None:
-            return []
-        filter = {"_id": item.id, "token": item.token}
-        mine = {**self._mine, "pushed": item.due}
-        # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
-        claimed = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, has_matched)
-        return [item] if claimed else []
 
 
 def next_claim(
@@ -224,6 +130,9 @@ def next_claim(
     A consumer has one claim at most, so the last one must be settled. A crash before the end leaves items that the next
     run gives back, the attempt not counted.
 
+    As in any batch, an item without runs left is buried. An item whose last run was in a batch gets one more run, in a
+    batch of its own, since a neighbour may have caused the failure.
+
     Args:
         context: the queue.
         run: the run, under whose lease this happens.
@@ -236,27 +145,72 @@ def next_claim(
         TakenOver: the lease of the run is lost.
     """
     yield from ensure_ready(context)
-    yield from _clear_claim(context.broker, run)
-    taking = StreamClaimer(context, n, lease or context.settings.lease, due)
-    if not (yield from taking.find_first()):
+    broker = context.broker
+    yield from _clear_claim(broker, run)
+    if context.state.paused:
         return None
-    intent = StreamClaim(max(run.number, after) + 1, taking.token, taking.until, taking.first_due)
+    now, length = broker.clock.now(), lease or context.settings.lease
+    marks = make_marks(context, now, length)
+    now = now if due is None else min(due, now)
+    first = yield from read_ids(context, min(MAX_COMMAND_ITEMS, n), due=due)
+    if first is None:
+        return None
+    first_due = min((document["when"] for document in first), default=now)
+    intent = StreamClaim(max(run.number, after) + 1, marks["token"], marks["when"], first_due)
     run.claim = intent
     # Written before the items are reserved: after a crash the next run finds them by this token and gives them back.
-    yield from write_under_lease(context.broker, run, {"$set": {"claim": intent.document()}})
-    items = yield from taking.reserve()
+    yield from write_under_lease(broker, run, {"$set": {"claim": intent.document()}})
+    items = yield from _reserve(context, marks, first, n=n, now=now, due=due, lease=length)
     if not items:
-        yield from _clear_claim(context.broker, run)
+        yield from _clear_claim(broker, run)
         return None
     # Ids that are not ObjectIds come last, as in the stored form.
     ids = sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
     remembers, in_order = any(item.once is not None for item in items), any(map(has_place, items))
     claim = replace(intent, ids=ids, remembers=remembers, in_order=in_order)
-    change = {"claim": claim.document(), "number": claim.number}
-    yield from write_under_lease(context.broker, run, {"$set": change})
+    yield from write_under_lease(broker, run, {"$set": {"claim": claim.document(), "number": claim.number}})
     run.claim, run.number = claim, claim.number
     context.count("reserve", len(items))
     return claim
+
+
+def _reserve(
+    context: QueueContext[Any],
+    marks: Mapping[str, Any],
+    found: list[Document] | None,
+    *,
+    n: int,
+    now: datetime,
+    due: datetime | None,
+    lease: timedelta,
+) -> Flow[list[Item[Any]]]:
+    """Reserve up to ``n`` items, of which the first are ``found``, and return them in the order of claims.
+
+    ``find`` and ``update`` of many for 10,000 each.
+    """
+    items: list[Item[Any]] = []
+    size = min(MAX_COMMAND_ITEMS, n)
+    while found and not context.state.paused:
+        candidates = Candidates(documents=found)
+        claim = BatchClaim(context, candidates, marks, now, adds_to_token=bool(items), writes_entry_time=True)
+        some = yield from send_claim(claim, len(found), projection=RESERVED_ITEM_FIELDS)
+        items += some
+        # The control document has little room for ids that are not ObjectIds.
+        is_odd = any(type(item.id) is not ObjectId for item in some)
+        if items and (is_odd or len(some) < 2 or len(found) < size or len(items) == n):
+            return items
+        size = min(MAX_COMMAND_ITEMS, n - len(items))
+        found = yield from read_ids(context, size, due=due)
+    if found is None or items or context.state.paused:
+        return items
+    # The first document has fields of odd types, written by another program; no batch can hold it.
+    item = yield from claim_one(context, lease)
+    if item is None:
+        return []
+    # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
+    update = {"$set": {**marks, "pushed": item.due}}
+    filter = {"_id": item.id, "token": item.token}
+    return [item] if (yield from Command("update_one", {"filter": filter, "update": update}, has_matched)) else []
 
 
 def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
@@ -287,32 +241,24 @@ def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flo
     yield from ensure_ready(context)
     total = 0
     for chunk in cut_ids(claim.ids):
-        if claim.in_order:
-            total += yield from _settle_in_order(context, claim, chunk)
-        for command in _commits(context, claim, chunk):
-            settled = yield from retry_until_reply(command)
+        settled = ITEMS_PER_TRANSACTION if claim.in_order else 0
+        while settled == ITEMS_PER_TRANSACTION:
+            settle = partial(_settle_in_order, context, claim, chunk)
+            settled, promoted = yield from run_atomic(context.broker, settle)
+            record_promoted(context.broker, promoted)
             total += settled
+        for command in _commits(context, claim, chunk):
+            total += yield from retry_until_reply(command)
     context.count("commit", total)
     yield from write_under_lease(context.broker, run, {"$unset": {"claim": ""}})
     run.claim = None
     return total
 
 
-def _settle_in_order(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]) -> Flow[int]:
-    """Commit the held items that have places in sequences, and return how many (transactions of up to 1,000 items)."""
-    total = 0
-    while True:
-        number, promoted = yield from run_atomic(context.broker, partial(_settle_page, context, claim, ids))
-        record_promoted(context.broker, promoted)
-        total += number
-        if number < ITEMS_PER_TRANSACTION:
-            return total
-
-
-def _settle_page(
+def _settle_in_order(
     context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]
 ) -> Flow[tuple[int, list[Promoted]]]:
-    """Commit some held items that have places, and let the next ones follow; called in a transaction."""
+    """Commit some held items that have places in sequences, and let the next ones follow, inside a transaction."""
     fence = {"_id": {"$in": list(ids)}, "token": claim.token, "place": HAS_PLACE}
     documents = yield from find_few(
         context.broker, fence, [("_id", 1)], ITEMS_PER_TRANSACTION, projection={"sequence": 1}
@@ -329,36 +275,25 @@ def _commits(
     context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any], *, gives_up_place: bool = False
 ) -> Iterator[Command[int]]:
     """Return the commands that commit the held items of some ids; items with remembered ids go first."""
-    place = {"place": ""} if gives_up_place else {}
     now, fence = context.broker.clock.now(), {"_id": {"$in": list(ids)}, "token": claim.token}
-    if claim.remembers:
-        remembered = _retention_of(context, claim, now, now + timedelta(days=1), place)
-        assert remembered is not None
-        yield update_many_command({**fence, "once": {"$gt": now}}, _lasting(context, remembered, now))
-    retention = _retention_of(context, claim, now, None, place)
-    if retention is None:
-        yield replace(delete_many(fence), resolved=True)
+    place = {"place": ""} if gives_up_place else {}
+
+    def make_retention(once: datetime | None) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
+        update = retention_update(context, item, now, {})
+        return None if update is None else (update["$set"], {**update["$unset"], **place})
+
+    if claim.remembers and (remembered := make_retention(now + timedelta(days=1))):
+        # Each item is kept at least for as long as its id is remembered. Only a pipeline can compare with a field.
+        history = context.settings.history
+        until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
+        fields = {name: {"$literal": value} for name, value in remembered[0].items()}
+        pipeline = [{"$set": {**fields, "expires": until}}, {"$unset": list(remembered[1])}]
+        yield update_many_command({**fence, "once": {"$gt": now}}, pipeline)
+    if kept := make_retention(None):
+        yield update_many_command(fence, {"$set": kept[0], "$unset": kept[1]})
     else:
-        yield update_many_command(fence, retention)
-
-
-def _retention_of(
-    context: QueueContext[Any], claim: StreamClaim, now: datetime, once: datetime | None, place: Mapping[str, str]
-) -> Mapping[str, Any] | None:
-    item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
-    update = retention_update(context, item, now, {})
-    return update and {**update, "$unset": {**update["$unset"], **place}}
-
-
-def _lasting(context: QueueContext[Any], retention: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
-    """Return an update of kept items as a pipeline.
-
-    It keeps each item at least for as long as its id is remembered. Only a pipeline can compare with a stored field.
-    """
-    history = context.settings.history
-    until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
-    marks = {name: {"$literal": value} for name, value in retention["$set"].items()}
-    return [{"$set": {**marks, "expires": until}}, {"$unset": list(retention["$unset"])}]
+        yield replace(delete_many(fence), resolved=True)
 
 
 def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
@@ -368,8 +303,8 @@ def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
     """
     id = stream_id(consumer_name(consumer))
     yield from ensure_broker_ready(broker, write=True)
-    ended = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
-    document: Any = yield from Command("find_one_and_update", {"filter": {"_id": id}, "update": ended})
+    arguments = {"filter": {"_id": id}, "update": end_update(broker)}
+    document: Any = yield from Command("find_one_and_update", arguments)
     if document is None or "claim" not in document:
         return 0
     claim = StreamClaim.of(document["claim"])
@@ -390,8 +325,7 @@ def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]
     number = 0
     for filter in filters:
         command = update_many_command({**filter, "token": claim.token}, release_update(claim.due))
-        released = yield from retry_until_reply(command)
-        number += released
+        number += yield from retry_until_reply(command)
     broker.record_put(queue, claim.due, number=number, is_new=False)
     return number
 
@@ -412,10 +346,8 @@ class ClaimNotes:
 def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
     """Write a note on the claim with this token (``update``), and return whether the consumer still has that claim."""
     yield from ensure_broker_ready(broker, write=True)
-    filter, update = _claim_filter(consumer, token), {"$set": {"claim.note": text}}
-    command = Command("update_one", {"filter": filter, "update": update}, has_matched, resolved=True)
-    matched = yield from retry_until_reply(command)
-    return bool(matched)
+    arguments = {"filter": _claim_filter(consumer, token), "update": {"$set": {"claim.note": text}}}
+    return (yield from retry_until_reply(Command("update_one", arguments, has_matched, resolved=True)))
 
 
 def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:

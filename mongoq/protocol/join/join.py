@@ -7,36 +7,119 @@ that arrive at the same moment cannot miss each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
 from mongoq.errors import PartnerMissing, PayloadTooLarge
+from mongoq.model.encoding.codec import SIZE_LIMIT
+from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Document, Item, has_place, id_key, with_stored
-from mongoq.model.join_state import JoinState, Place
+from mongoq.model.join_state import JoinState, Place, rendezvous_id
+from mongoq.model.log_fields import log_fields
+from mongoq.model.trace_headers import join_headers
+from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Flow, chunks
-from mongoq.protocol.join.match import Arrival, by_value, count_arrivals, make_plan
-from mongoq.protocol.join.pair import MISSED_FIELD, Member, bury_statement, pair, priority_of
-from mongoq.protocol.join.spec import (
+from mongoq.protocol.base.statements import Statement, send_statements
+from mongoq.protocol.flow import Command, Flow, chunks
+from mongoq.protocol.join.match import (
     FOREVER,
     MAX_ARRIVALS,
+    MISSED_FIELD,
+    Arrival,
     JoinSpec,
-    JoinTransaction,
-    record_results,
+    make_plan,
     rendezvous,
-    send_results,
-    write_states,
 )
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import give_up_places
-from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.settle.bury import burial_update
+from mongoq.protocol.settle.exchange import Exchange, FenceMiss, PutOff, run_exchange
+from mongoq.protocol.settle.settle import retention_update
+from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.state.context import QueueContext
+
+logger = logging.getLogger("mongoq.joining")
 
 RESERVATION_FIELDS = dict.fromkeys(("token", "error", "batch", MISSED_FIELD), "")
 """Fields of a reservation, or of an earlier give-up; an item that waits no longer has them."""
+PARKED_FIELDS = ("key", "parked")
+"""Fields that an item has while it waits for its partners."""
+EXPIRED_ITEM_REMEMBER = timedelta(days=7)
+"""Time for which a given-up item is remembered, so that its partners are known to be too late."""
 MAX_TRANSACTION_ITEMS = 1_000
 """Items of one transaction, at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One of the items that are joined.
+
+    Attributes:
+        context: queue that it arrived by.
+        item: the stored item, in that queue even if it is parked by now.
+        where: filter that finds the item as long as this process may take it.
+    """
+
+    context: QueueContext[Any]
+    item: Item[Any]
+    where: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The item made from several: its envelope, and that envelope in the form to send."""
+
+    document: Document
+    raw: RawBSONDocument
+
+
+@dataclass(slots=True)
+class JoinTransaction:
+    """The writes and results of one transaction.
+
+    Attributes:
+        now: time of its start.
+        own: statements of single items; each must find one item.
+        pairs: joined items to insert.
+        members: items that leave for good.
+        parked: newly parked items: queue of arrival, priority, end of the wait.
+        put_off: items that stay as they are and arrive again in a moment.
+        fates: what happens to items that neither leave for a pair nor wait, by ``id_key``.
+        reasons: reasons of the items that go to the error queue.
+        promoted: items that are next in the sequences of those that have left.
+    """
+
+    now: datetime
+    own: list[Statement] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    parked: list[tuple[str, int, datetime]] = field(default_factory=list)
+    put_off: list[Item[Any]] = field(default_factory=list)
+    fates: dict[Any, str] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    promoted: list[Promoted] = field(default_factory=list)
+
+    def bury(self, member: Member, reason: str, error: Exception | None = None, *, missed: bool = False) -> None:
+        """Send an item to the error queue, as if from the queue that it arrived by."""
+        context, item = member.context, member.item
+        update, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=self.now)
+        marked = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
+        if missed:
+            marked["$set"] = {**marked["$set"], MISSED_FIELD: True}
+        self.own.append(("UpdateOne", {"filter": member.where, "update": marked}))
+        self.reasons.append(reason)
+        # A reserved member belongs to this process, which reads its fate; a parked one has no caller here.
+        if "token" in member.where:
+            self.fates[id_key(member.item.id)] = "dead"
 
 
 def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
@@ -46,23 +129,27 @@ def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any,
     process: items that meet here need not be parked. Returns by ``id_key`` the errors of items that were not settled;
     the error is ``PutOff`` for an item that was put off. A crash leaves each item where it was, or joined, or parked.
     """
-    count_arrivals(spec, arrivals)
+    new = [arrival for arrival in arrivals if arrival.turns is None]
+    spec.turns.update({arrival.queue for arrival in new})
+    turns = dict(spec.turns)
+    for arrival in new:
+        arrival.turns = turns
     for queue in {arrival.queue for arrival in arrivals}:
-        yield from ensure_ready(spec.side(queue))
+        yield from ensure_ready(spec.by_name[queue])
     failed: dict[Any, Exception] = {}
 
-    def noted(transaction: JoinTransaction) -> None:
-        record_results(spec, transaction)
+    def on_done(transaction: JoinTransaction) -> None:
+        _record_results(spec, transaction)
         failed.update((id_key(item.id), PutOff()) for item in transaction.put_off)
 
-    way = Exchange(spec.sides[0], partial(_settle_arrivals, spec), _item_of, noted)
-    for chunk in chunks(by_value(arrivals), lambda _: 0, most=MAX_TRANSACTION_ITEMS):
+    way = Exchange(spec.sides[0], partial(_settle_arrivals, spec), lambda arrival: arrival.item, on_done)
+    first: dict[str, int] = {}
+    for number, arrival in enumerate(arrivals):
+        first.setdefault(arrival.key, number)
+    alike_together = sorted(arrivals, key=lambda arrival: first[arrival.key])
+    for chunk in chunks(alike_together, lambda _: 0, most=MAX_TRANSACTION_ITEMS):
         failed |= yield from run_exchange(way, chunk)
     return failed
-
-
-def _item_of(arrival: Arrival) -> Item[Any]:
-    return arrival.item
 
 
 def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
@@ -77,28 +164,21 @@ def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTr
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
         _settle_late(spec, doing, arrival)
-    doing.put_off += map(_item_of, plan.put_off)
-    yield from write_states(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
-    yield from send_results(broker, doing)
+    doing.put_off = [arrival.item for arrival in plan.put_off]
+    yield from _write(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
     staying = {id_key(item.id) for item in doing.put_off}
     settled = [arrival.item for arrival in arrivals if id_key(arrival.item.id) not in staying]
-    dead = [item for item in settled if doing.fates.get(id_key(item.id)) == "dead"]
-    held = yield from hold_places(spec, dead)
-    doing.promoted = yield from give_up_places(broker, [item for item in settled if id_key(item.id) not in held])
+    leaving = []
+    for item in settled:
+        settings = spec.by_name[item.queue].settings
+        is_dead = doing.fates.get(id_key(item.id)) == "dead"
+        if is_dead and has_place(item) and settings.holds_sequences and settings.dead is not None:
+            letter = Letter(item.id, settings.dead, str(item.sequence), item.stored("place"))
+            yield from hold(broker, item.queue, [letter])
+        else:
+            leaving.append(item)
+    doing.promoted = yield from give_up_places(broker, leaving)
     return doing
-
-
-def hold_places(spec: JoinSpec, buried: Sequence[Item[Any]]) -> Flow[set[Any]]:
-    """Let buried arrivals hold the sequences of queues that say so; return their keys."""
-    held: set[Any] = set()
-    for item in buried:
-        context = spec.side(item.queue)
-        dead = context.settings.dead
-        if has_place(item) and context.settings.holds_sequences and dead is not None:
-            letter = Letter(item.id, dead, str(item.sequence), item.stored("place"))
-            yield from hold(context.broker, context.name, [letter])
-            held.add(id_key(item.id))
-    return held
 
 
 def _join(
@@ -106,29 +186,26 @@ def _join(
 ) -> None:
     members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
     try:
-        doing.pairs.append(pair(spec.pairs, members, now=doing.now, when=when))
+        doing.pairs.append(make_pair(spec.pairs, members, now=doing.now, when=when))
     except PayloadTooLarge as error:
         if members[0].context.settings.dead is None:
             raise
         for member in members:
-            doing.bury(bury_statement(member, doing.now, reason=str(error), error=error), str(error))
-            # A reserved member belongs to this process, which reads its fate; a parked one has no caller here.
-            if "token" in member.where:
-                doing.end(member.item, "dead")
+            doing.bury(member, str(error), error)
     else:
         doing.members += members
 
 
 def _own(spec: JoinSpec, arrival: Arrival) -> Member:
     item = arrival.item
-    return Member(spec.side(arrival.queue), item, {"_id": item.id, "token": item.token})
+    return Member(spec.by_name[arrival.queue], item, {"_id": item.id, "token": item.token})
 
 
 def _partner(spec: JoinSpec, queue: str, member: Arrival | Place, waiting: Mapping[str, Document]) -> Member:
     """Return a partner as it was in its first queue; a process that gives it up at this moment comes too late."""
     if isinstance(member, Arrival):
         return _own(spec, member)
-    context, document = spec.side(queue), waiting[member.text]
+    context, document = spec.by_name[queue], waiting[member.text]
     parked = document["parked"]
     as_it_came = {**document, "q": context.name, "token": None, "key": parked.get("key")}
     at = parked.get("at")
@@ -139,19 +216,14 @@ def _partner(spec: JoinSpec, queue: str, member: Arrival | Place, waiting: Mappi
 def _park(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, place: Place) -> None:
     until = FOREVER if spec.timeout is None else doing.now + spec.timeout
     item = arrival.item
+    note = {"queue": item.queue, "value": arrival.value, "at": doing.now, "until": until}
     changes = {
         "q": spec.parked.name,
         "key": place.text,
         "when": until,
         "reserved": False,
         "attempts": 0,
-        "parked": {
-            "queue": item.queue,
-            "value": arrival.value,
-            "at": doing.now,
-            "until": until,
-            **({} if item.key is None else {"key": item.key}),
-        },
+        "parked": note if item.key is None else {**note, "key": item.key},
     }
     # Fenced: the item is parked only while this process holds it.
     filter = {"_id": item.id, "token": item.token}
@@ -163,13 +235,12 @@ def _settle_late(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival) -> No
     member = _own(spec, arrival)
     if spec.late == "drop":
         doing.members.append(member)
-        doing.end(arrival.item, "dropped")
+        doing.fates[id_key(arrival.item.id)] = "dropped"
         return
     reason = f"it came too late: its partner of {spec.others_as_text(arrival.queue)} was given up before"
     if member.context.settings.dead is None:
         raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
-    doing.bury(bury_statement(member, doing.now, reason=reason, error=None), reason)
-    doing.end(arrival.item, "dead")
+    doing.bury(member, reason)
 
 
 def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
@@ -180,7 +251,7 @@ def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any,
     """
     context = spec.parked
     yield from ensure_ready(context)
-    way = Exchange(context, partial(_settle_expired, spec), lambda item: item, partial(record_results, spec))
+    way = Exchange(context, partial(_settle_expired, spec), lambda item: item, partial(_record_results, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=MAX_ARRIVALS):
         failed |= yield from run_exchange(way, chunk)
@@ -190,36 +261,35 @@ def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any,
 def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTransaction]:
     """Settle expired parked items, inside a transaction."""
     broker = spec.parked.broker
-    places = [Place.of(item.key, spec.queues) for item in items]
-    documents = yield from rendezvous(spec, {place.key for place in places if place is not None})
+    places = [(item, place) for item in items if (place := Place.of(item.key, spec.queues)) is not None]
+    documents = yield from rendezvous(spec, {place.key for _, place in places})
     states = {key: JoinState(key, spec.queues, document) for key, document in documents.items()}
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     values = {}
     # In the order of their places: ``give_up`` counts a place as past only when all places before it are.
-    for item, place in sorted(zip(items, places, strict=True), key=_number):
-        if place is not None and place.key in states:
+    for item, place in sorted(places, key=lambda entry: entry[1].number):
+        if place.key in states:
             states[place.key].give_up(place, remembered=spec.late != "wait")
             values[place.key] = _note(item).get("value")
     for item in items:
-        _part(spec, doing, item, when)
-    yield from write_states(spec, states.values(), values, doing)
-    yield from send_results(broker, doing)
+        _settle_alone(spec, doing, item, when)
+    yield from _write(spec, states.values(), values, doing)
     return doing
 
 
-def _number(entry: tuple[Item[Any], Place | None]) -> int:
-    return 0 if entry[1] is None else entry[1].number
-
-
-def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetime) -> None:
-    """Send one item on without partners, or to the error queue."""
-    member = _parking(spec, item)
-    queue = member.item.queue
-    reason, error = spec.missing_reason(queue), None
+def _settle_alone(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetime) -> None:
+    """Send one parked item on without partners, or to the error queue."""
+    # As it was in its first queue; the join may no longer have that queue.
+    note = _note(item)
+    queue = note["queue"] if isinstance(note.get("queue"), str) else spec.queues[0]
+    as_it_came = with_stored(with_stored(item, "q", queue), "key", note.get("key"))
+    member = Member(spec.by_name.get(queue, spec.sides[0]), as_it_came, {"_id": item.id, "token": item.token})
+    wanted = "no item" if len(spec.queues) == 2 else "not one of each"
+    reason, error = f"{wanted} of {spec.others_as_text(queue)} came within {spec.timeout}", None
     if spec.missing == "pass" and queue in spec.queues:
         members = [member if side.name == queue else None for side in spec.sides]
         try:
-            doing.pairs.append(pair(spec.pairs, members, now=doing.now, when=when))
+            doing.pairs.append(make_pair(spec.pairs, members, now=doing.now, when=when))
         # Even alone the item does not fit, because a pair adds fields to it.
         except PayloadTooLarge as large:
             reason, error = str(large), large
@@ -228,21 +298,153 @@ def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetim
             return
     if member.context.settings.dead is None:
         raise PartnerMissing(item.id, queue, reason)
-    statement = bury_statement(member, doing.now, reason=reason, error=error, missed=spec.late != "wait")
-    doing.bury(statement, reason)
-    doing.end(item, "dead")
-
-
-def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
-    """Return a parked item as it was in its first queue; the join may no longer have that queue."""
-    queue_name = _note(item).get("queue")
-    queue = queue_name if isinstance(queue_name, str) else spec.queues[0]
-    context = spec.side(queue) if queue in spec.queues else spec.sides[0]
-    as_it_came = with_stored(with_stored(item, "q", queue), "key", _note(item).get("key"))
-    return Member(context, as_it_came, {"_id": item.id, "token": item.token})
+    doing.bury(member, reason, error, missed=spec.late != "wait")
 
 
 def _note(item: Item[Any]) -> Mapping[str, Any]:
     """Return the note that was written on an item when it was parked."""
     note = item.stored("parked")
     return note if isinstance(note, Mapping) else {}
+
+
+def _write(
+    spec: JoinSpec, states: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction
+) -> Flow[None]:
+    """Write the state of each rendezvous, and all results.
+
+    An empty rendezvous with nothing to remember is deleted, a new one is inserted. A process that writes the same
+    document at the same time meets a write conflict, and tries again. Raises ``FenceMiss`` when another process has
+    taken an item.
+    """
+    broker = spec.parked.broker
+    requests: list[Statement] = []
+    ended_ids: list[str] = []
+    new: list[dict[str, Any]] = []
+    for meeting in states:
+        id = rendezvous_id(spec.name, meeting.key)
+        if meeting.done:
+            ended_ids += [id] if meeting.stored else []
+            continue
+        fields = {**meeting.fields(), "value": values.get(meeting.key), "at": doing.now}
+        leaves = {"expires": doing.now + EXPIRED_ITEM_REMEMBER} if meeting.empty else {}
+        if not meeting.stored:
+            new.append({"_id": id, **fields, **leaves})
+            continue
+        update = {"$set": {**fields, **leaves}, **({} if leaves else {"$unset": {"expires": ""}})}
+        requests.append(("UpdateOne", {"filter": {"_id": id}, "update": update}))
+    if ended_ids:
+        requests.append(("DeleteMany", {"filter": {"_id": {"$in": ended_ids}}}))
+    if requests:
+        yield from send_statements(broker, requests)
+    expected = len(doing.own) + len(doing.members)
+    requests = [*doing.own, *make_leave_statements(doing.members, doing.now)]
+    # One count for all statements: a transaction that finds fewer items is aborted as a whole.
+    if requests and (yield from send_statements(broker, requests)) < expected:
+        raise FenceMiss
+    documents = [*map(broker.encoding.raw, new), *(pair.raw for pair in doing.pairs)]
+    for chunk in chunks(documents, lambda document: len(document.raw)):
+        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+
+
+def _record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:
+    """Count the results, log failures, and wake callers in this process that wait for the items."""
+    spec.fates.update(transaction.fates)
+    if transaction.reasons:
+        logger.warning(
+            "%d items of the join %r have failed; the last: %s",
+            *(len(transaction.reasons), spec.name, transaction.reasons[-1]),
+            extra=log_fields(queue=spec.parked.name),
+        )
+    broker = spec.parked.broker
+    record_promoted(broker, transaction.promoted)
+    for document in (pair.document for pair in transaction.pairs):
+        broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
+    for queue, number in Counter(member.context.name for member in transaction.members).items():
+        broker.counters.add(queue, "commit", number)
+    for queue, number in Counter(queue for queue, _, _ in transaction.parked).items():
+        broker.counters.add(queue, "move", number)
+    for (priority, until), number in Counter((priority, until) for _, priority, until in transaction.parked).items():
+        broker.record_put(spec.parked.name, until, priority, number=number)
+
+
+# --- pairs ---------------------------------------------------------------------------------------
+
+
+def make_pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Pair:
+    """Make one item of the members, in the order of the join's queues; ``None`` stands for a missing member.
+
+    Raises:
+        PayloadTooLarge: they do not fit one document.
+    """
+    there = [member for member in members if member is not None]
+    encoding = there[0].context.broker.encoding
+    document = new_envelope(
+        queue,
+        [None if member is None else member.item.stored("payload") for member in members],
+        id=ObjectId(),
+        when=when,
+        priority=min(priority_of(member.item) for member in there),
+        headers=join_headers([member.item.headers for member in there]) or None,
+        once=None,
+    )
+    document["hops"] = 1 + max(member.item.hops for member in there)
+    inputs = [{"id": member.item.id, "queue": member.item.queue, "hops": member.item.hops} for member in there]
+    document["joined"] = {"queue": queue, "inputs": inputs}
+    raw = encoding.raw(document)
+    if trail := _join_trails(queue, there, now):
+        document["trail"] = trail if len(raw.raw) <= LARGE_PAYLOAD_BYTES else without_payloads(trail)
+        raw = encoding.raw(document)
+    if len(raw.raw) > SIZE_LIMIT:
+        raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
+    return Pair(document, raw)
+
+
+def priority_of(item: Item[Any]) -> int:
+    """Return the priority of an item; 0 if it is no int, since other programs may have written anything."""
+    priority: Any = item.priority
+    return priority if isinstance(priority, int) else 0
+
+
+def _join_trails(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
+    """Return the trails of all members as one, in the order of the events; empty if none has or gets a trail."""
+    stages = [member.context.stage for member in members]
+    trails = [member.item.stored("trail") for member in members]
+    if not any(stage is not None and stage.trail for stage in stages) and all(trail is None for trail in trails):
+        return []
+    entries: list[Any] = []
+    for member, stored in zip(members, trails, strict=True):
+        own = {"trail": stored if isinstance(stored, list) else []}
+        marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
+        entries += marks.in_document(own).get("trail", own["trail"])
+
+    def settled(entry: Any) -> float:
+        at = entry.get("settled") if isinstance(entry, Mapping) else None
+        return at.timestamp() if isinstance(at, datetime) else 0.0
+
+    joined = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
+    return sorted(joined, key=settled)[-MAX_HOPS:]
+
+
+def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Statement]:
+    """Return the statements by which items leave for good.
+
+    They are deleted, or kept as history, or kept as ids to be remembered.
+    """
+    statements: list[Statement] = []
+    groups: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
+    for member in members:
+        update = retention_update(member.context, member.item, now, {})
+        if update is None:
+            rest = {name: value for name, value in member.where.items() if name != "_id"}
+            groups.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
+            continue
+        update = Marker(member.context, "done", at=now).marks(member.item).on(update)
+        if (
+            member.item.stored("parked") is not None
+        ):  # it stays in its first queue with its own key, not where it waited
+            key = member.item.key
+            changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
+            parked = {name: "" for name in PARKED_FIELDS if name not in changes}
+            update = {**update, "$set": changes, "$unset": {**update["$unset"], **parked}}
+        statements.append(("UpdateOne", {"filter": member.where, "update": update}))
+    return statements + [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in groups.values()]

@@ -1,23 +1,88 @@
-"""Arrivals: match the items that come to a join with their partners. Nothing is written here."""
+"""Matching: the settings of a join, and which arriving items meet their partners. Nothing is written here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from typing import Any, Literal
 
 from mongoq.model.item import Document, Item
-from mongoq.model.join_state import JoinState, Place
+from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.join.pair import MISSED_FIELD
-from mongoq.protocol.join.spec import JoinSpec, rendezvous
+from mongoq.protocol.state.context import QueueContext
 
+Late = Literal["error", "wait", "drop"]
+Missing = Literal["error", "pass"]
+FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
+"""End of the wait in a join without a timeout."""
+MAX_ARRIVALS = 500
+"""Items in one claim, and in one transaction that settles expired items."""
+MISSED_FIELD = "missed"
+"""Field of a dead letter with partners that come late; handed back, the letter looks for them again."""
 ARRIVALS_BEFORE_PARKING = 3
 """Arrivals of a queue's items before an item that waits for one is parked: its partner may be in a later arrival."""
 MAX_PLACES_READ = 50_000
 """Places that one command reads, at most, once some places are empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class JoinSpec:
+    """The settings of a join, and its state in this process.
+
+    Attributes:
+        name: pipeline and stage; the rendezvous are stored under this name.
+        sides: queues that items arrive by, each with the settings of the stage.
+        parked: queue of waiting items.
+        pairs: name of the queue of joined items.
+        timeout: time that an item waits; ``None`` for ever.
+        missing: what happens to an item without partners at the end of that time.
+        late: what happens to a partner that arrives later.
+        coming: returns whether this process is about to receive more items of a queue.
+        fates: what happened to items that were neither joined nor parked, by ``id_key``; kept until it is read.
+        turns: times that items of each queue have arrived in this process; it only grows.
+    """
+
+    name: str
+    sides: tuple[QueueContext[Any], ...]
+    parked: QueueContext[Any]
+    pairs: str
+    timeout: timedelta | None
+    missing: Missing
+    late: Late
+    coming: Callable[[str], bool] = lambda _: False
+
+    fates: dict[Any, str] = field(default_factory=dict)
+    turns: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def by_name(self) -> dict[str, QueueContext[Any]]:
+        """The queues that items arrive by, by their names."""
+        return {side.name: side for side in self.sides}
+
+    @cached_property
+    def queues(self) -> tuple[str, ...]:
+        """Names of the queues that items arrive by."""
+        return tuple(self.by_name)
+
+    def others(self, queue: str) -> tuple[str, ...]:
+        """Return the names of the other queues."""
+        return tuple(other for other in self.queues if other != queue)
+
+    def others_as_text(self, queue: str) -> str:
+        """Return the names of the other queues, as text for a sentence."""
+        return ", ".join(map(repr, self.others(queue)))
+
+
+def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:
+    """Read the stored rendezvous of some values, by their keys."""
+    ids = {rendezvous_id(spec.name, key): key for key in keys}
+    documents = yield from find_few(spec.parked.broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    return {ids[document["_id"]]: document for document in documents}
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +94,7 @@ class Arrival:
         key: key that its value is stored under.
         value: value that the join compares.
         turns: times that items of each queue had arrived when it first arrived; ``None`` before, set by
-            ``count_arrivals``.
+            ``join_arrivals``.
     """
 
     item: Item[Any]
@@ -41,26 +106,6 @@ class Arrival:
     def queue(self) -> str:
         """Name of the queue that it has arrived by."""
         return self.item.queue
-
-
-def count_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
-    """Count the arrivals that come for the first time."""
-    new = [arrival for arrival in arrivals if arrival.turns is None]
-    spec.turns.update({arrival.queue for arrival in new})
-    turns = dict(spec.turns)
-    for arrival in new:
-        arrival.turns = turns
-
-
-def by_value(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Put arrivals with the same value together, in the order of the first arrival of each value."""
-    groups: dict[str, list[Arrival]] = {}
-    for arrival in arrivals:
-        groups.setdefault(arrival.key, []).append(arrival)
-    return list(chain.from_iterable(groups.values()))
-
-
-Known = dict[str, JoinState]
 
 
 @dataclass(slots=True)
@@ -76,22 +121,12 @@ class Plan:
         waiting: documents of the parked items at the places, by the texts of the places.
     """
 
-    states: Known
+    states: dict[str, JoinState]
     meetings: list[tuple[Arrival, dict[str, Arrival | Place]]] = field(default_factory=list)
     parking: dict[Place, Arrival] = field(default_factory=dict)
     late: list[Arrival] = field(default_factory=list)
     put_off: list[Arrival] = field(default_factory=list)
     waiting: dict[str, Document] = field(default_factory=dict)
-
-    @property
-    def places(self) -> dict[str, Place]:
-        """Places of parked partners, by their texts."""
-        return {
-            place.text: place
-            for _, partners in self.meetings
-            for place in partners.values()
-            if isinstance(place, Place)
-        }
 
 
 def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
@@ -103,23 +138,33 @@ def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     ahead = 0
     while True:
         plan = _plan_arrivals(spec, arrivals, documents, empty_places)
-        places = plan.places
+        partners = (partner for _, partners in plan.meetings for partner in partners.values())
+        places = {partner.text: partner for partner in partners if isinstance(partner, Place)}
         wanted = places.keys() - waiting.keys()
-        parked = (yield from _find_waiting(spec, wanted)) if wanted else {}
-        waiting |= parked
-        # A rendezvous may count places of items that were purged. Plan again without the empty places until all are
-        # found.
-        if len(parked) == len(wanted):
+        found = (yield from _find_parked(spec, wanted)) if wanted else []
+        waiting |= {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
+        missing = [places[text] for text in wanted - waiting.keys()]
+        if not missing:
             break
-        missing = wanted - parked.keys()
-        # Ever more places in one command: after a purge of the whole queue all of them are empty.
+        # A rendezvous may count places of items that were purged: plan again without the empty ones until all items
+        # are found. Ever more places in one command: after a purge of the whole queue all of them are empty.
         ahead = min(ahead * 8 + 8, MAX_PLACES_READ)
-        empty_places |= missing | (
-            yield from _find_empty_places(spec, plan.states, map(places.__getitem__, missing), ahead)
-        )
+        behind = (other.text for place in missing for other in plan.states[place.key].following(place, ahead))
+        following = set(islice(behind, MAX_PLACES_READ))
+        if following:
+            held = yield from _find_parked(spec, following, {"_id": 0, "key": 1})
+            following -= {document["key"] for document in held}
+        empty_places |= following | {place.text for place in missing}
     plan.waiting = waiting
-    _postpone(spec, plan, coming, empty_places)
+    if coming:
+        _postpone(spec, plan, coming, empty_places)
     return plan
+
+
+def _find_parked(spec: JoinSpec, texts: set[str], projection: Mapping[str, int] | None = None) -> Flow[list[Document]]:
+    """Find the items that wait at some places (by the index of keys)."""
+    filter = {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
+    return (yield from find_few(spec.parked.broker, filter, [("key", 1)], len(texts), projection=projection))
 
 
 def _plan_arrivals(
@@ -151,44 +196,17 @@ def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], empty_places: set[st
 
     Nothing is written for an arrival that is alone with its value.
     """
-    for place, arrival in reversed(list(plan.parking.items())) if coming else ():
-        meeting = plan.states[arrival.key]
+    for place, arrival in reversed(list(plan.parking.items())):
+        if arrival.item.stored(MISSED_FIELD):
+            continue  # ``record_return`` must count its return once, and an arrival that is put off is planned again
+        meeting, turns = plan.states[arrival.key], arrival.turns or {}
         missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, empty_places) is None]
+        is_patient = all(
+            queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in missing
+        )
         # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
-        if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):
+        if is_patient and meeting.unpark(place):
             plan.put_off.append(plan.parking.pop(place))
     settled = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
     for key in {arrival.key for arrival in plan.put_off} - {arrival.key for arrival in settled}:
         del plan.states[key]
-
-
-def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming: set[str]) -> bool:
-    """Return whether an arrival should wait for another turn of its partners."""
-    turns = arrival.turns or {}
-    # ``record_return`` must count its return once, and an arrival that is put off is planned again.
-    if arrival.item.stored(MISSED_FIELD):
-        return False
-    return all(
-        queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in missing
-    )
-
-
-def _find_waiting(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
-    """Find the items that wait at some places (by the index of keys)."""
-    documents = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
-    return {document["key"]: document for document in documents if isinstance(document.get("parked"), Mapping)}
-
-
-def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
-    return {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
-
-
-def _find_empty_places(spec: JoinSpec, states: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
-    """Return the empty places after some empty ones; a whole queue may have been purged."""
-    behind = (other.text for place in places for other in states[place.key].following(place, ahead))
-    texts = set(islice(behind, MAX_PLACES_READ))
-    if not texts:
-        return texts
-    fields = {"_id": 0, "key": 1}
-    documents = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts), projection=fields)
-    return texts - {document["key"] for document in documents}

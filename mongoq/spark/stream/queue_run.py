@@ -23,7 +23,8 @@ from bson import ObjectId
 from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import StreamClaim, stream_id
 from mongoq.protocol.coordination import streams
-from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
+from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, extend_lease, give_back
+from mongoq.protocol.coordination.streams import StreamRun
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.by_token import cut_ids, extend_and_list_held, extend_held
 from mongoq.protocol.state.context import QueueContext
@@ -288,7 +289,7 @@ class LeaseKeeper:
             except Exception as error:
                 logger.warning("leases of consumer %r could not be extended just now: %r", self._run.consumer, error)
         try:
-            self._broker._run(streams.give_back, self._run)
+            self._broker._run(give_back, self._run)
         except Exception as error:
             logger.debug("the run of consumer %r was not given back: %r", self._run.consumer, error)
 
@@ -314,7 +315,7 @@ class LeaseKeeper:
         self._due = time.monotonic() + third
 
     def _keep_run(self) -> None:
-        self._broker._run(streams.extend_lease, self._run)
+        self._broker._run(extend_lease, self._run)
         self._extended = time.monotonic()
 
 

@@ -11,7 +11,8 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.coordination import sources
-from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, TakenOver
+from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, extend_lease, give_back
+from mongoq.protocol.coordination.sources import SourceLease
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
@@ -95,11 +96,11 @@ class AsyncSourceRunner:
 
     # --- the lease -------------------------------------------------------------------------------
 
-    async def _acquire_lease(self) -> DocumentLease | None:
+    async def _acquire_lease(self) -> SourceLease | None:
         """Try to take the lease; after a rest without it, return ``None``."""
         plan = self.plan
         try:
-            lease: DocumentLease | ForeignLease = await self._broker._run(sources.take_source, plan.id, plan.lease)
+            lease: SourceLease | ForeignLease = await self._broker._run(sources.take_source, plan.id, plan.lease)
         except Exception as error:
             await self._back_off("lease sources", error)
             return None
@@ -117,12 +118,12 @@ class AsyncSourceRunner:
     def _schedule_extension(self) -> None:
         self._due = time.monotonic() + self._extension_seconds
 
-    async def _extend_if_due(self, lease: DocumentLease) -> None:
+    async def _extend_if_due(self, lease: SourceLease) -> None:
         """Extend the lease if its extension is due."""
         if time.monotonic() < self._due:
             return
         try:
-            await self._broker._run(sources.extend_lease, lease)
+            await self._broker._run(extend_lease, lease)
         except TakenOver:
             raise
         except Exception as error:
@@ -131,14 +132,14 @@ class AsyncSourceRunner:
             self._coordinator.report_recovery("extend the leases of sources")
             self._schedule_extension()
 
-    async def _release_lease(self, lease: DocumentLease) -> None:
+    async def _release_lease(self, lease: SourceLease) -> None:
         try:
-            await self._broker._run(sources.give_back, lease)
+            await self._broker._run(give_back, lease)
         except Exception as error:
             words = self.plan.name, hide_text(error, self._coordinator.log_errors)
             logger.debug("the lease of source %r could not be given back: %r", *words, extra=self._fields)
 
-    async def _run_under_lease(self, lease: DocumentLease) -> None:
+    async def _run_under_lease(self, lease: SourceLease) -> None:
         """Call the source for as long as this process has the lease."""
         try:
             while self._is_running():
@@ -152,7 +153,7 @@ class AsyncSourceRunner:
         else:
             await self._release_lease(lease)
 
-    async def _rest_until_next_call(self, lease: DocumentLease) -> None:
+    async def _rest_until_next_call(self, lease: SourceLease) -> None:
         """Rest until the next call of the source, and keep the lease."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
@@ -162,7 +163,7 @@ class AsyncSourceRunner:
 
     # --- the generator ---------------------------------------------------------------------------
 
-    async def _call_source(self, lease: DocumentLease) -> None:
+    async def _call_source(self, lease: SourceLease) -> None:
         """Call the source once, and push its records."""
         reader = self.plan.open_reader(lease.position, self._wake, log_errors=self._coordinator.log_errors)
         reader.start(self._executor.context.copy())
@@ -175,7 +176,7 @@ class AsyncSourceRunner:
             await self._push_batch(lease, reader)
         self._conclude(reader)
 
-    async def _step(self, lease: DocumentLease, reader: SourceReader) -> None:
+    async def _step(self, lease: SourceLease, reader: SourceReader) -> None:
         wait = reader.wait()
         if wait == 0:
             await self._push_batch(lease, reader)
@@ -210,7 +211,7 @@ class AsyncSourceRunner:
             self.ended = True
             self._coordinator.changed.set()
 
-    async def _push_batch(self, lease: DocumentLease, reader: SourceReader) -> None:
+    async def _push_batch(self, lease: SourceLease, reader: SourceReader) -> None:
         """Push a batch, however long that takes; after ``stop``, try once."""
         batch = reader.take()
         while batch and self.failure is None:

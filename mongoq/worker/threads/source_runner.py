@@ -12,7 +12,8 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.coordination import sources
-from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, TakenOver
+from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, extend_lease, give_back
+from mongoq.protocol.coordination.sources import SourceLease
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
@@ -96,11 +97,11 @@ class SourceRunner:
 
     # --- the lease -------------------------------------------------------------------------------
 
-    def _acquire_lease(self) -> DocumentLease | None:
+    def _acquire_lease(self) -> SourceLease | None:
         """Try to take the lease; after a rest without it, return ``None``."""
         plan = self.plan
         try:
-            lease: DocumentLease | ForeignLease = self._broker._run(sources.take_source, plan.id, plan.lease)
+            lease: SourceLease | ForeignLease = self._broker._run(sources.take_source, plan.id, plan.lease)
         except Exception as error:
             self._back_off("lease sources", error)
             return None
@@ -118,12 +119,12 @@ class SourceRunner:
     def _schedule_extension(self) -> None:
         self._due = time.monotonic() + self._extension_seconds
 
-    def _extend_if_due(self, lease: DocumentLease) -> None:
+    def _extend_if_due(self, lease: SourceLease) -> None:
         """Extend the lease if its extension is due."""
         if time.monotonic() < self._due:
             return
         try:
-            self._broker._run(sources.extend_lease, lease)
+            self._broker._run(extend_lease, lease)
         except TakenOver:
             raise
         except Exception as error:
@@ -132,14 +133,14 @@ class SourceRunner:
             self._coordinator.report_recovery("extend the leases of sources")
             self._schedule_extension()
 
-    def _release_lease(self, lease: DocumentLease) -> None:
+    def _release_lease(self, lease: SourceLease) -> None:
         try:
-            self._broker._run(sources.give_back, lease)
+            self._broker._run(give_back, lease)
         except Exception as error:
             words = self.plan.name, hide_text(error, self._coordinator.log_errors)
             logger.debug("the lease of source %r could not be given back: %r", *words, extra=self._fields)
 
-    def _run_under_lease(self, lease: DocumentLease) -> None:
+    def _run_under_lease(self, lease: SourceLease) -> None:
         """Call the source for as long as this process has the lease."""
         try:
             while self._is_running():
@@ -153,7 +154,7 @@ class SourceRunner:
         else:
             self._release_lease(lease)
 
-    def _rest_until_next_call(self, lease: DocumentLease) -> None:
+    def _rest_until_next_call(self, lease: SourceLease) -> None:
         """Rest until the next call of the source, and keep the lease."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
@@ -163,7 +164,7 @@ class SourceRunner:
 
     # --- the generator ---------------------------------------------------------------------------
 
-    def _call_source(self, lease: DocumentLease) -> None:
+    def _call_source(self, lease: SourceLease) -> None:
         """Call the source once, and push its records."""
         reader = self.plan.open_reader(lease.position, self._wake, log_errors=self._coordinator.log_errors)
         reader.start(self._executor.context.copy())
@@ -176,7 +177,7 @@ class SourceRunner:
             self._push_batch(lease, reader)
         self._conclude(reader)
 
-    def _step(self, lease: DocumentLease, reader: SourceReader) -> None:
+    def _step(self, lease: SourceLease, reader: SourceReader) -> None:
         wait = reader.wait()
         if wait == 0:
             self._push_batch(lease, reader)
@@ -211,7 +212,7 @@ class SourceRunner:
             self.ended = True
             self._coordinator.changed.set()
 
-    def _push_batch(self, lease: DocumentLease, reader: SourceReader) -> None:
+    def _push_batch(self, lease: SourceLease, reader: SourceReader) -> None:
         """Push a batch, however long that takes; after ``stop``, try once."""
         batch = reader.take()
         while batch and self.failure is None:
