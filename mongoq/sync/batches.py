@@ -18,7 +18,7 @@ from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.push import push_many
+from mongoq.protocol.push import push
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
 
@@ -88,7 +88,7 @@ class Batches(Runner[QueueContext[M]]):
         A cancelled call may still push all or the first of them.
         """
         return self._run_joined(
-            push_many.push_many,
+            push.push_many,
             payloads,
             delay=delay,
             when=when,

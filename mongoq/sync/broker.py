@@ -26,7 +26,7 @@ from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsF
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin, insight
 from mongoq.protocol.base import bootstrap, transaction
-from mongoq.protocol.base.health import find_faults, find_notes
+from mongoq.protocol.base.bootstrap import find_faults, find_notes
 from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord

@@ -20,7 +20,7 @@ from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_
 from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.sources import Yielded
 from mongoq.protocol.flow import Flow, Interruption
-from mongoq.protocol.push import push_many
+from mongoq.protocol.push import push
 from mongoq.protocol.push.push import check_headers
 from mongoq.protocol.settle import bury, by_token, move, settle
 from mongoq.protocol.settle.apply_outcomes import (
@@ -62,8 +62,8 @@ def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
     }
     return {
         group_commit.push: partial(_push, recorder, group_commit.push),
-        push_many.push_many: partial(_push, recorder, push_many.push_many),
-        push_many.push_each: partial(_push_each, recorder),
+        push.push_many: partial(_push, recorder, push.push_many),
+        push.push_each: partial(_push_each, recorder),
         sources.push_records: partial(_push_records, recorder),
         streams.next_claim: partial(_next_claim, recorder),
         streams.settle_claim: partial(_settle_claim, recorder),
@@ -115,8 +115,8 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
 def _push_each(
     recorder: Recorder,
     context: QueueContext[Any],
-    options: Sequence[push_many.PushOptions],
-    pushes: Sequence[push_many.Push],
+    options: Sequence[push.Draft],
+    pushes: Sequence[push.Push],
     **remember: Any,
 ) -> Flow[None]:
     """Push rows of Spark; those that were made of items keep the trace of their headers, and are linked to it."""
@@ -129,7 +129,7 @@ def _push_each(
             recording.add_links(recorder.propagation.linked_contexts(own))
         add = _add_headers(recorder, recording, encoding)
         options = [replace(one, headers=add(one.headers)) for one in options]
-        yield from push_many.push_each(context, options, pushes, **remember)
+        yield from push.push_each(context, options, pushes, **remember)
     except BaseException as error:
         _fail(recording, error)
         raise

@@ -1,4 +1,4 @@
-"""Checks before a broker's first command: the schema document, the indexes, and the clock."""
+"""Checks before a broker's first command (the schema document, the indexes, the clock), and of its health."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
 from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.retry import retry_and_report, retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Shared
+from mongoq.protocol.base.retry import retry_and_report, retry_until_reply, run_for_callers
+from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption
 from mongoq.protocol.state.context import BrokerContext
 
 logger = logging.getLogger("mongoq.clock")
@@ -43,24 +43,14 @@ def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
     Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
-    if is_broker_ready(broker, write=write):
-        return
-    if broker.group_commit:
-        yield from Shared[None]("ready", partial(_prepare_for_callers, broker), write)
-    else:
-        yield from _prepare(broker, write=write)
+    if not is_broker_ready(broker, write=write):
+        yield from run_for_callers("ready", partial(_prepare, broker, write=write), is_shared=broker.group_commit)
 
 
 def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:
     """Return whether ``ensure_broker_ready`` has nothing to do."""
     is_checked = broker.checked and (broker.indexed or not write)
     return is_checked and (not broker.clock.due() or broker.measuring == os.getpid())
-
-
-def _prepare_for_callers(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
-    """Prepare the broker once for all concurrent callers."""
-    yield from _prepare(broker, write=any(writes))
-    return [None] * len(writes)
 
 
 def _prepare(broker: BrokerContext, *, write: bool) -> Flow[None]:
@@ -80,8 +70,12 @@ def check_collection(broker: BrokerContext) -> Flow[bool]:
     """
     refusal: Exception | None = None
     if not broker.serverless:
-        if (yield from _is_sharded(broker)):
-            raise CollectionSharded(broker.namespace)
+        hello = yield from retry_until_reply(hello_command())
+        if hello.get("msg") == "isdbgrid":
+            # A mongos also serves collections that are not sharded, and those are usable.
+            stats = yield from retry_until_reply(_database_command({"collStats": broker.collection}))
+            if stats.get("sharded"):
+                raise CollectionSharded(broker.namespace)
         try:
             yield from _check_options(broker)
         except Exception as error:
@@ -107,20 +101,10 @@ def is_unauthorized(error: Exception) -> bool:
     return getattr(error, "code", None) == UNAUTHORIZED_CODE
 
 
-def _is_sharded(broker: BrokerContext) -> Flow[bool]:
-    hello = yield from retry_until_reply(hello_command())
-    if hello.get("msg") != "isdbgrid":
-        return False
-    # A mongos also serves collections that are not sharded, and those are usable.
-    name = broker.collection
-    stats: Any = yield from retry_until_reply(Command("command", {"command": {"collStats": name}}, target="database"))
-    return bool(stats.get("sharded"))
-
-
 def _check_options(broker: BrokerContext) -> Flow[None]:
     """Refuse a collection that loses items (capped), changes equality (a collation) or refuses them, and a view."""
     command = {"listCollections": 1, "filter": {"name": broker.collection}}
-    listed: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
+    listed = yield from retry_until_reply(_database_command(command))
     for collection in listed["cursor"]["firstBatch"]:
         if collection.get("type", "collection") != "collection":
             raise CollectionUnsuitable(broker.namespace, f"is a {collection['type']}; name a plain collection")
@@ -137,13 +121,43 @@ def _check_options(broker: BrokerContext) -> Flow[None]:
 
 def hello_command() -> Command[Any]:
     """Return the ``hello`` command; the reply names the kind of server and its time."""
-    return Command("command", {"command": {"hello": 1}}, target="database")
+    return _database_command({"hello": 1})
+
+
+def _database_command(command: dict[str, Any]) -> Command[Any]:
+    return Command("command", {"command": command}, target="database")
 
 
 def hello(broker: BrokerContext) -> Flow[None]:
     """Make one round trip to the server."""
     if not broker.serverless:
         yield from retry_until_reply(hello_command())
+
+
+def find_faults(broker: BrokerContext) -> Flow[list[str]]:
+    """Return what is wrong with the server that answers; raise the error of a server or collection that is unusable.
+
+    ``hello``, ``listCollections`` and ``find`` of the schema document.
+    """
+    faults = []
+    if not broker.serverless:
+        hello = yield from retry_until_reply(hello_command())
+        if not hello.get("isWritablePrimary"):
+            faults.append("the server that answers is not the primary of its replica set, which alone takes writes")
+    yield from check_collection(broker)
+    return faults
+
+
+def find_notes(broker: BrokerContext) -> list[str]:
+    """Return how callers wait for items, where that is not by a change stream; asks no server."""
+    registry = broker.registry
+    if registry.deaf:
+        return ["the server has no change stream, or the user no right to it: waiting callers look now and then"]
+    if registry.barred:
+        return ["the client has one connection only, too few for a change stream: waiting callers look now and then"]
+    if registry.is_awaited() and registry.running and registry.cursor is None:
+        return ["the change stream is about to be opened: until then waiting callers look now and then"]
+    return []
 
 
 def ensure_indexes(broker: BrokerContext) -> Flow[None]:
@@ -154,11 +168,10 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
     """
     exists = yield from check_collection(broker)
     if not broker.serverless:
-        specifications = [index.document() for index in INDEXES]
-        name = broker.collection
-        command = {"createIndexes": name, "indexes": specifications, "writeConcern": {"w": "majority"}}
+        indexes = [index.document() for index in INDEXES]
+        command = {"createIndexes": broker.collection, "indexes": indexes, "writeConcern": {"w": "majority"}}
         try:
-            yield from retry_until_reply(Command("command", {"command": command}, target="database"))
+            yield from retry_until_reply(_database_command(command))
         except Exception as error:
             if (advice := INDEX_FAULTS.get(getattr(error, "code", None))) is not None:
                 cause = (getattr(error, "details", None) or {}).get("errmsg", str(error))
@@ -191,7 +204,7 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
     """
     command = {"listIndexes": broker.collection, "cursor": {"batchSize": MAX_INDEXES}}
     try:
-        reply: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
+        reply = yield from retry_until_reply(_database_command(command))
     except Exception as error:
         if is_unauthorized(error):
             return True  # the schema document is written only after the indexes exist
@@ -209,32 +222,25 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
     assert isinstance(clock, ServerClock)
     # Concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it.
     broker.measuring = os.getpid() if broker.measured else 0
+
+    def take_sample() -> Flow[Sample]:
+        sent_at = clock.local()
+        hello = yield from hello_command()
+        # The driver decodes replies of commands without our codec options: dates are naive, in UTC.
+        return Sample(sent_at, clock.local(), hello["localTime"].replace(tzinfo=UTC))
+
     try:
         samples = []
         for _ in range(CLOCK_SAMPLES):
-            sample, _ = yield from retry_and_report(partial(_sample, clock))
+            sample, _ = yield from retry_and_report(take_sample)
             samples.append(sample)
         clock.adopt(samples)
         broker.measured = True
     except Exception as error:
-        if not broker.measured or not _is_answer(error):
-            raise
+        is_answer = isinstance(error, Interruption) or getattr(error, "code", None) is not None
+        if not broker.measured or not is_answer:
+            raise  # without an answer no server is reachable, and the next command would wait for it again
         clock.postpone()
         logger.info("the server's clock could not be read, and is reckoned as before: %s", error)
     finally:
         broker.measuring = 0
-
-
-def _sample(clock: ServerClock) -> Flow[Sample]:
-    sent_at = clock.local()
-    hello = yield from hello_command()
-    # The driver decodes replies of commands without our codec options: dates are naive, in UTC.
-    return Sample(sent_at, clock.local(), hello["localTime"].replace(tzinfo=UTC))
-
-
-def _is_answer(error: Exception) -> bool:
-    """Return whether a server answered with an error or lost the reply.
-
-    Otherwise no server is reachable, and the next command would wait for it again.
-    """
-    return isinstance(error, Interruption) or getattr(error, "code", None) is not None

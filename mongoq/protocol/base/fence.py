@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from bson import ObjectId
 
@@ -58,9 +58,15 @@ def run_fenced(
     """
     has_happened, was_lost = yield from retry_and_report(command.__iter__)
     if was_lost and not has_happened:
-        has_happened = yield from _resolve_lost_reply(context, item, happened)
+        # Without the payload: it may be large, and no verdict reads it.
+        document = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
+        verdict = None if document is None else happened(document)
+        if document is None or verdict is None or (verdict and may_be_new(document, item)):
+            raise ReservationLost(item.id, item.queue, certain=False)
+        has_happened = verdict
     if not has_happened:
-        yield from _raise_lost(context, item)
+        fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
+        raise make_lost_error(context, item, (yield from find_one(context.broker, {"_id": item.id}, fields)))
     if event is not None:
         if context.broker.unsettled:
             # The end of a ``reserved()`` block settles the reservations that are still in this set.
@@ -68,27 +74,10 @@ def run_fenced(
         context.count(event)
 
 
-def _resolve_lost_reply(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:
-    """Return whether the lost command took effect, from the stored document; raise when that is uncertain."""
-    # Without the payload: it may be large, and no verdict reads it.
-    document = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
-    verdict = None if document is None else happened(document)
-    if document and verdict and may_be_new(document, item):
-        verdict = None
-    if verdict is None:
-        raise ReservationLost(item.id, item.queue, certain=False)
-    return verdict
-
-
 def ends_by(item: Item[Any], soon: datetime) -> bool:
     """Return whether the lease of an item ends by that time; also true when its end is unknown."""
     until = item.lease_until
     return not isinstance(until, datetime) or until <= soon  # another program may have written any type
-
-
-def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:
-    fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
-    raise make_lost_error(context, item, (yield from find_one(context.broker, {"_id": item.id}, fields)))
 
 
 def make_lost_error(context: QueueContext[Any], item: Item[Any], document: Document | None) -> ReservationLost:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Document
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable
@@ -130,13 +129,13 @@ def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, li
     """Return the command that finds the first ``limit`` documents."""
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    return Command("command", arguments, partial(_read_head, broker.encoding), target="database")
 
+    def read(reply: Any) -> Head:
+        raw = reply["cursor"].raw
+        (cursor,) = broker.encoding.decode_many([raw])
+        return Head(cursor["firstBatch"], len(raw) // max(len(cursor["firstBatch"]), 1), cursor["id"])
 
-def _read_head(encoding: Encoding, reply: Any) -> Head:
-    raw = reply["cursor"].raw
-    (cursor,) = encoding.decode_many([raw])
-    return Head(cursor["firstBatch"], len(raw) // max(len(cursor["firstBatch"]), 1), cursor["id"])
+    return Command("command", arguments, read, target="database")
 
 
 def read_stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
@@ -167,7 +166,7 @@ def find_command(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool
     """Return the command that finds a cursor; with ``as_stored`` its documents stay undecoded bytes."""
     options = broker.encoding.undecoded if as_stored else broker.encoding.options
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": options}
-    return Command("command", arguments, _read_cursor, target="database")
+    return Command("command", arguments, itemgetter("cursor"), target="database")
 
 
 def find_undecoded(broker: BrokerContext, command: Command[Any]) -> Flow[dict[str, Any]]:
@@ -175,10 +174,6 @@ def find_undecoded(broker: BrokerContext, command: Command[Any]) -> Flow[dict[st
     arguments = {**command.arguments, "codec_options": broker.encoding.undecoded}
     documents, id = read_stored_batch((yield from retry_once(replace(command, arguments=arguments))))
     return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
-
-
-def _read_cursor(reply: Any) -> Any:
-    return reply["cursor"]
 
 
 def prefix_filter(prefix: str) -> dict[str, Any]:

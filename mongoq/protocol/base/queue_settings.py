@@ -6,8 +6,9 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
@@ -25,8 +26,8 @@ from mongoq.model.settings import (
 )
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, Shared
+from mongoq.protocol.base.retry import retry_until_reply, run_for_callers
+from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 logger = logging.getLogger("mongoq.settings")
@@ -70,11 +71,19 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
     yield from ensure_broker_ready(context.broker, write=True)
     if not is_used:
         yield from mark_used(context.broker, [context.name])
-    if others := context.broker.unsaved.keys() - {context.name}:
-        yield from _save_others(context.broker, others)
-    if is_stale and saved and context.broker.group_commit:
-        yield from Shared[None](("settings", context.name), _adopt_for_callers, context)
-    elif is_stale:
+    broker = context.broker
+    for name in sorted(broker.unsaved.keys() - {context.name}):
+        # What a handle shows has to hold for users of its queue in other processes as well, and items get there
+        # without an operation of the handle: by topics, moves, stages, executors of Spark.
+        try:
+            yield from _adopt(QueueContext(broker, QueueOptions(name, {}), broker.untyped))
+        except CollectionUnsuitable:  # operations of that queue raise it
+            broker.unsaved.pop(name, None)
+    if not is_stale:
+        return
+    if saved and context.broker.group_commit:
+        yield from run_for_callers(("settings", context.name), partial(_adopt_stale, context), is_shared=True)
+    else:
         yield from _adopt(context)
 
 
@@ -84,24 +93,9 @@ def is_saved(context: QueueContext[Any], now: float) -> bool:
     return context.saved and not context.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
 
 
-def _save_others(broker: BrokerContext, queues: Set[str]) -> Flow[None]:
-    """Store the options of the broker's handles of these queues.
-
-    What a handle shows has to hold for users of its queue in other processes as well, and items get there without an
-    operation of the handle: by topics, moves, stages, executors of Spark.
-    """
-    for name in sorted(queues):
-        try:
-            yield from _adopt(QueueContext(broker, QueueOptions(name, {}), broker.untyped))
-        except CollectionUnsuitable:  # operations of that queue raise it
-            broker.unsaved.pop(name, None)
-
-
-def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
-    """Read the settings once for all concurrent callers; callers that arrive during the read use its result."""
-    if contexts[0].state.stale(REFRESH_SECONDS):  # the batch before this one may have read them
-        yield from _adopt(contexts[0])
-    return [None] * len(contexts)
+def _adopt_stale(context: QueueContext[Any]) -> Flow[None]:
+    if context.state.stale(REFRESH_SECONDS):  # another caller may have read them
+        yield from _adopt(context)
 
 
 def _adopt(context: QueueContext[Any]) -> Flow[None]:
@@ -112,13 +106,13 @@ def _adopt(context: QueueContext[Any]) -> Flow[None]:
     """
     state, asked_at = context.state, time.monotonic()  # before the read: the document is at least that new
     given, is_new = state.given, context.name in context.broker.unsaved
-    document = yield from _read(context)
+    document = yield from refresh_settings(context)
     missing = {option: given[option] for option in sorted(given.keys() - state.stored.keys())}
     if missing:
         yield from _add(context, missing, together=document is None)
-        yield from _read(context)  # another process may have stored different values first
+        yield from refresh_settings(context)  # another process may have stored different values first
     if context.settings_from == "code":
-        yield from _assert(context, given)
+        yield from _apply_code(context, given)
     if is_new or not context.saved:
         _log_differences(context, {**given, **context.options.given})
         context.saved = True
@@ -127,10 +121,10 @@ def _adopt(context: QueueContext[Any]) -> Flow[None]:
         context.broker.unsaved.pop(context.name, None)
 
 
-def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
-    """Read the control document into the queue's state, and return it (``None`` when it does not exist)."""
+def refresh_settings(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
+    """Read the control document into the queue's state now (``find``), and return it, or ``None`` without one."""
     asked_at = time.monotonic()
-    document = yield from find_one(context.broker, {"_id": _id(context)})
+    document = yield from find_one(context.broker, {"_id": CONTROL_PREFIX + context.name})
     control = document or {}
     try:
         settings = from_stored(context.name, control.get("settings", {}))
@@ -146,10 +140,6 @@ def unusable_settings(broker: BrokerContext, queue: str, error: ArgumentInvalid)
     id = CONTROL_PREFIX + queue
     problem = f"holds settings of queue {queue!r} that cannot be used ({error}); mend {id!r} in it"
     return CollectionUnsuitable(broker.namespace, problem)
-
-
-def _id(context: QueueContext[Any]) -> str:
-    return CONTROL_PREFIX + context.name
 
 
 def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bool) -> Flow[None]:
@@ -172,7 +162,7 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
 def _write(
     context: QueueContext[Any], update: Mapping[str, Any], condition: Mapping[str, Any] | None = None
 ) -> Flow[Any]:
-    filter = {"_id": _id(context), **(condition or {})}
+    filter = {"_id": CONTROL_PREFIX + context.name, **(condition or {})}
     yield from retry_until_reply(Command("update_one", {"filter": filter, "update": update, "upsert": True}))
 
 
@@ -180,7 +170,7 @@ def _update(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}, **IN_USE_UPDATE}
 
 
-def _assert(context: QueueContext[Any], given: Mapping[str, Any]) -> Flow[None]:
+def _apply_code(context: QueueContext[Any], given: Mapping[str, Any]) -> Flow[None]:
     """Replace stored options by the ones given in code (one ``findAndModify``), each once in a process.
 
     Once only: otherwise processes with different code, or an operator and a handle made anew for each request, would
@@ -190,24 +180,20 @@ def _assert(context: QueueContext[Any], given: Mapping[str, Any]) -> Flow[None]:
     changed = {option: value for option, value in options - state.asserted if state.stored.get(option, value) != value}
     if changed:
         other = [{f"settings.{option}": {"$ne": to_stored(value)}} for option, value in changed.items()]
-        arguments = {"filter": {"_id": _id(context), "$or": other}, "update": _update(changed)}
+        arguments = {"filter": {"_id": CONTROL_PREFIX + context.name, "$or": other}, "update": _update(changed)}
         before: Any = yield from Command("find_one_and_update", arguments)
-        yield from _read(context)
+        yield from refresh_settings(context)
         context.broker.wake(context.name)
-        _log_changes(context.name, (before or {}).get("settings", {}), changed)
-    state.asserted |= options
-
-
-def _log_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
-    for option, value in sorted(changed.items()):
-        old = before.get(option, value)
-        if old != to_stored(value):
-            old_value = (
-                timedelta(seconds=old) if option in ("lease", "history") and isinstance(old, int | float) else old
-            )
-            words = queue, option, old_value, value
+        stored = (before or {}).get("settings", {})
+        for option, value in sorted(changed.items()):
+            old = stored.get(option, value)
+            if old == to_stored(value):
+                continue
+            is_time = option in ("lease", "history") and isinstance(old, int | float)
+            words = context.name, option, timedelta(seconds=old) if is_time else old, value
             text = 'queue %r: stored %s %s -> %s, as given in code (settings="code")'
-            logger.info(text, *words, extra=log_fields(queue=queue))
+            logger.info(text, *words, extra=log_fields(queue=context.name))
+    state.asserted |= options
 
 
 _warned: set[tuple[int, str, str]] = set()
@@ -264,22 +250,17 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     check_burst(changes, rate=context.settings.rate)
     context.state.given = {**context.state.given, **changes}
     yield from _write(context, _update(changes))
-    yield from _read(context)
+    yield from refresh_settings(context)
     context.broker.wake(context.name)
     if existing:
-        yield from _update_retention(context, changes["history"])
+        # As if the kept items had been processed under this retention; remembered ids are kept as was promised.
+        history = changes["history"]
+        length = 0 if history is None else int(history.total_seconds() * 1000)
+        expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
+        filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
+        update = [{"$set": {"expires": expires}}]
+        yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}))
     return context.settings
-
-
-def _update_retention(context: QueueContext[Any], history: timedelta | None) -> Flow[None]:
-    """Set the expiry of kept items as if they had been processed under this retention (``update`` of many).
-
-    Remembered ids are kept for as long as was promised.
-    """
-    length = 0 if history is None else int(history.total_seconds() * 1000)
-    expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
-    filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
-    yield from retry_until_reply(Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]}))
 
 
 def mark_ordered(context: QueueContext[Any], *, joined: bool) -> Flow[None]:
@@ -293,14 +274,9 @@ def mark_ordered(context: QueueContext[Any], *, joined: bool) -> Flow[None]:
     context.state.ordered = not joined
 
 
-def refresh_settings(context: QueueContext[Any]) -> Flow[None]:
-    """Read the settings of a queue now, however lately they were read (``find`` of the control document)."""
-    yield from _read(context)
-
-
 def is_paused(context: QueueContext[Any]) -> Flow[bool]:
     """Ask the server whether the queue is paused (``find`` of one control document)."""
-    yield from _read(context)
+    yield from refresh_settings(context)
     return context.state.paused
 
 

@@ -16,11 +16,11 @@ it again: ``push.insert.is_new``, ``claim.reserve`` and ``settle.exchange`` amon
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from mongoq.model.process import dice
-from mongoq.protocol.flow import MAX_SENDS, Begun, Command, Duplicate, Flow, ReplyLost, Wait, own_error
+from mongoq.protocol.flow import MAX_SENDS, Begun, Command, Duplicate, Flow, ReplyLost, Shared, Wait, own_error
 
 T = TypeVar("T")
 
@@ -73,6 +73,23 @@ def retry_lost_race(attempt: Callable[[], Flow[T]]) -> Flow[T]:
         except Duplicate:
             pass
     return (yield from attempt())
+
+
+def run_for_callers(key: Hashable, work: Callable[[], Flow[None]], *, is_shared: bool) -> Flow[None]:
+    """Run a check once for all concurrent callers, or each alone; the flow of a later caller finds nothing to do.
+
+    Callers that arrive during a run use the next one.
+    """
+    if is_shared:
+        yield from Shared[None](key, _run_in_turn, work)
+    else:
+        yield from work()
+
+
+def _run_in_turn(works: list[Callable[[], Flow[None]]]) -> Flow[list[None]]:
+    for work in works:
+        yield from work()
+    return [None] * len(works)
 
 
 class TransactionRetries:

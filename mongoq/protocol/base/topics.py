@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import queue_name
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS, ensure_ready, is_saved
-from mongoq.protocol.flow import Flow, Shared
+from mongoq.protocol.base.retry import run_for_callers
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 TOPICS_ID = "topics:mongoq"
@@ -38,19 +40,13 @@ def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
 
 def refresh_bindings(broker: BrokerContext) -> Flow[None]:
     """Read the bindings again when they are older than a second, or when the change stream reported a change."""
-    if not broker.topics.stale(REFRESH_SECONDS, broker.registry):
-        return
-    if broker.group_commit:
-        yield from Shared[None]("topics", _read_for_callers, broker)
-    else:
+    if broker.topics.stale(REFRESH_SECONDS, broker.registry):
+        yield from run_for_callers("topics", partial(_read_stale, broker), is_shared=broker.group_commit)
+
+
+def _read_stale(broker: BrokerContext) -> Flow[None]:
+    if broker.topics.stale(REFRESH_SECONDS, broker.registry):  # another caller may have read them
         yield from read_bindings(broker)
-
-
-def _read_for_callers(brokers: list[BrokerContext]) -> Flow[list[None]]:
-    """Read the bindings once for all concurrent callers; callers that arrive during the read use its result."""
-    if brokers[0].topics.stale(REFRESH_SECONDS):  # the batch before this one may have read them
-        yield from read_bindings(brokers[0])
-    return [None] * len(brokers)
 
 
 def read_bindings(broker: BrokerContext) -> Flow[Bound]:

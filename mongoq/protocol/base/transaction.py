@@ -30,8 +30,12 @@ def begin_transaction(broker: BrokerContext) -> Flow[Any]:
     The collection is made ready first: a transaction cannot write to a collection that was created after the
     transaction's first read. A caller that is cancelled before the flow ends leaves no transaction behind.
     """
+
+    def end(session: Any) -> Command[Any]:
+        return Command("end", {"committed": False}, target="sessions", session=session)
+
     yield from ensure_transactional(broker)
-    session: Any = yield from Command("start", {}, target="sessions", undo=_end_command)
+    session: Any = yield from Command("start", {}, target="sessions", undo=end)
     yield from Command("begin", {}, target="sessions", session=session)
     return session
 
@@ -44,10 +48,6 @@ def ensure_transactional(broker: BrokerContext) -> Flow[None]:
     yield from ensure_broker_ready(broker, write=False)
     yield from require  # the client knows the kind of server by now
     yield from ensure_broker_ready(broker, write=True)
-
-
-def _end_command(session: Any) -> Command[Any]:
-    return Command("end", {"committed": False}, target="sessions", session=session)
 
 
 def run_in_transaction(broker: BrokerContext, make: Callable[[], Flow[T]]) -> Flow[T]:
@@ -196,31 +196,21 @@ class _Present(Exception):
 
 def _perform(session: Any, request: Request) -> Flow[Any]:
     """Perform a request in the transaction, and replace inserts: a failed insert aborts it, even when caught."""
-    if not isinstance(request, Command) or not _is_allowed(request):
-        return (yield request)
+    if not isinstance(request, Command) or (request.target == "database" and not _is_find(request)):
+        return (yield request)  # ``hello`` and index creation would abort the transaction
     command = replace(request, session=session, undo=None)
-    if command.method == "insert_one":
-        return (yield from _upsert(command))
-    return (yield command)
-
-
-def _is_allowed(command: Command[Any]) -> bool:
-    """Return whether a transaction may contain the command; ``hello`` and index creation would abort it."""
-    return command.target != "database" or _is_find(command)
-
-
-def _is_find(command: Command[Any]) -> bool:
-    return "find" in command.arguments.get("command", {})
-
-
-def _upsert(command: Command[Any]) -> Flow[Any]:
-    """Insert by an update that leaves an existing document unchanged."""
+    if command.method != "insert_one":
+        return (yield command)
     fields = dict(command.arguments["document"])
     arguments = {"filter": {"_id": fields.pop("_id")}, "update": {"$setOnInsert": fields}, "upsert": True}
     reply = yield from replace(command, method="update_one", arguments=arguments)
     if reply.upserted_id is None:
         raise _Present
     return reply
+
+
+def _is_find(command: Command[Any]) -> bool:
+    return "find" in command.arguments.get("command", {})
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -33,19 +32,19 @@ def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple
         if _check_alive(queue, f"queues[{place}]") == name:
             raise ArgumentInvalid(f"queues[{place}]", f"{name!r} cannot be bound to itself")
     yield from ensure_broker_ready(broker, write=True) if broker.serverless else ensure_transactional(broker)
-    return (yield from retry_lost_race(partial(_try_bind, broker, name, names)))
+    # A filter that matches the document only when these bindings make no chain.
+    filter = {"_id": TOPICS_ID, "bound.topic": {"$nin": names}, "bound.queue": {"$ne": name}}
+    update = {"$addToSet": {"bound": {"$each": [{"topic": name, "queue": queue} for queue in names]}}}
 
+    def upsert() -> Flow[tuple[str, ...]]:
+        try:
+            return (yield from _change(broker, filter, update, upsert=True))[name]
+        except Duplicate:
+            # Either there would be a chain, or another process has just inserted the document.
+            _refuse_chains((yield from read_bindings(broker)), name, names)
+            raise
 
-def _try_bind(broker: BrokerContext, topic: str, queues: list[str]) -> Flow[tuple[str, ...]]:
-    added = [{"topic": topic, "queue": queue} for queue in queues]
-    update = {"$addToSet": {"bound": {"$each": added}}}
-    try:
-        bound = yield from _change(broker, _filter_without_chains(topic, queues), update, upsert=True)
-    except Duplicate:
-        # Either there would be a chain, or another process has just inserted the document.
-        _refuse_chains((yield from read_bindings(broker)), topic, queues)
-        raise
-    return bound[topic]
+    return (yield from retry_lost_race(upsert))
 
 
 def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
@@ -84,11 +83,6 @@ def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any
     bound = bindings_in(broker, document)
     broker.topics.store(bound, asked_at, is_written=True)
     return bound
-
-
-def _filter_without_chains(topic: str, queues: list[str]) -> dict[str, Any]:
-    """Return the filter that matches the document only when these bindings make no chain."""
-    return {"_id": TOPICS_ID, "bound.topic": {"$nin": queues}, "bound.queue": {"$ne": topic}}
 
 
 def _refuse_chains(bound: Bound, topic: str, queues: list[str]) -> None:

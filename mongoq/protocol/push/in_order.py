@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -12,7 +11,7 @@ from mongoq.model.envelope import is_same_push
 from mongoq.model.sequence import topic_problem
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_command
+from mongoq.protocol.push.insert import find_pushed, id_taken_error
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.enter import enter, record_new, with_place
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
@@ -37,36 +36,26 @@ def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *, id_g
         raise ArgumentInvalid("sequence", topic_problem(context.name))
     yield from ensure_ready(context, fresh=not joined)
     yield from mark_ordered(context, joined=joined)
-    attempt = partial(_insert_all, context, pushes, id_given=id_given)
-    documents, promoted = yield from run_atomic(context.broker, attempt, joined=joined)
+
+    def insert_new() -> Flow[tuple[list[Mapping[str, Any]], list[Promoted]]]:
+        """Insert the items that are not stored yet; return them, and older items promoted."""
+        envelopes = {envelope["_id"]: envelope for envelope, _ in pushes}
+        for document in (yield from find_pushed(context.broker, list(envelopes))) if id_given else ():
+            envelope = envelopes.pop(document["_id"])
+            if not is_same_push(document, context.name):
+                raise id_taken_error(document, envelope)
+        new = [(envelope, sequence) for envelope, sequence in pushes if envelope["_id"] in envelopes]
+        entries = yield from enter(context, Counter(sequence for _, sequence in new if sequence is not None))
+        documents = [
+            envelope if sequence is None else with_place(envelope, entries[sequence]) for envelope, sequence in new
+        ]
+        if len(documents) == 1:
+            yield from Command[Any]("insert_one", {"document": documents[0]})
+        elif documents:
+            yield from Command[Any]("insert_many", {"documents": documents, "ordered": True})
+        return documents, [item for entry in entries.values() for item in entry.promoted]
+
+    documents, promoted = yield from run_atomic(context.broker, insert_new, joined=joined)
     for document in documents:
         record_new(context.broker, document)
     record_promoted(context.broker, promoted)
-
-
-def _insert_all(
-    context: QueueContext[Any], pushes: Sequence[Ordered], *, id_given: bool
-) -> Flow[tuple[list[Mapping[str, Any]], list[Promoted]]]:
-    """Insert the items that are not stored yet, inside a transaction; return them, and older items promoted."""
-    if id_given:
-        pushes = yield from _find_new(context, pushes)
-    numbers = Counter(sequence for _, sequence in pushes if sequence is not None)
-    entries = yield from enter(context, numbers)
-    documents: list[Mapping[str, Any]] = []
-    for envelope, sequence in pushes:
-        documents.append(envelope if sequence is None else with_place(envelope, entries[sequence]))
-    if len(documents) == 1:
-        yield from insert_command(documents[0])
-    elif documents:
-        yield from Command[Any]("insert_many", {"documents": documents, "ordered": True})
-    return documents, [item for entry in entries.values() for item in entry.promoted]
-
-
-def _find_new(context: QueueContext[Any], pushes: Sequence[Ordered]) -> Flow[list[Ordered]]:
-    """Return the pushes whose ids are not stored; raise if another push has used one of them."""
-    envelopes = {envelope["_id"]: envelope for envelope, _ in pushes}
-    for document in (yield from find_pushed(context.broker, list(envelopes))):
-        envelope = envelopes.pop(document["_id"])
-        if not is_same_push(document, context.name):
-            raise id_taken_error(document, envelope)
-    return [(envelope, sequence) for envelope, sequence in pushes if envelope["_id"] in envelopes]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NoReturn, get_args
 
 from bson import ObjectId
@@ -39,11 +38,6 @@ PUSH_FIELDS = {"q": 1, "into": 1, "once": 1, "origin.queue": 1}
 """Fields that identify the push of an envelope."""
 
 
-def insert_command(envelope: Mapping[str, Any]) -> Command[Any]:
-    """Return the command that inserts one envelope."""
-    return Command("insert_one", {"document": envelope})
-
-
 def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given: bool) -> Flow[bool]:
     """Insert an item, and return whether it is new; an item with an id of the caller may exist already, or be done.
 
@@ -51,7 +45,7 @@ def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given:
         DuplicateItem: another push has used the given id.
     """
     try:
-        yield insert_command(envelope)
+        yield Command("insert_one", {"document": envelope})
     except (Duplicate, ReplyLost) as error:
         return (yield from is_new(broker, error, envelope, id_given=id_given))
     return True
@@ -157,43 +151,33 @@ def upsert_keyed(
     item. A caller's id is read first: when a push is sent again after its item is done, it must not replace an item
     pushed since.
     """
-    return (yield from retry_lost_race(partial(_try_upsert, broker, envelope, keyed, id_given=id_given)))
-
-
-def _try_upsert(
-    broker: BrokerContext, envelope: Document, keyed: Keyed, *, id_given: bool
-) -> Flow[tuple[ObjectId, bool]]:
-    """Insert an item as ``upsert_keyed`` does; raises ``Duplicate`` when another caller was faster."""
     id: ObjectId = envelope["_id"]
-    pushed, holder = (yield from _read_key(broker, envelope, keyed)) if id_given else (False, None)
-    if pushed:
-        return id, False
-    try:
-        document = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
-    except ReplyLost:
-        if not (yield from confirm_insert(broker, envelope, id_given=id_given)):
+
+    def upsert() -> Flow[tuple[ObjectId, bool]]:
+        holder = None
+        if id_given and keyed.on_duplicate == "replace":
+            # Read before the id. While it has the key, no other push of the id can have come and gone. An item that
+            # gets the key later may be newer than this push, whose own item is done by then.
+            document = yield from find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
+            holder = id if document is None else document["_id"]
+        if id_given and (yield from is_pushed(broker, envelope)):
+            return id, False
+        try:
+            document = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
+        except ReplyLost:
+            if not (yield from confirm_insert(broker, envelope, id_given=id_given)):
+                raise
+            return id, True
+        except Duplicate:
+            if not id_given and (yield from is_pushed(broker, envelope)):
+                return id, False  # pushed before under this id, and perhaps done
             raise
-        return id, True
-    except Duplicate:
-        if not id_given and (yield from is_pushed(broker, envelope)):
-            return id, False  # pushed before under this id, and perhaps done
-        raise
-    if document["_id"] != id and keyed.on_duplicate == "raise":
-        raise DuplicateItem(envelope["q"], keyed.key, document["_id"])
-    return document["_id"], document["_id"] == id
+        assert document is not None
+        if document["_id"] != id and keyed.on_duplicate == "raise":
+            raise DuplicateItem(envelope["q"], keyed.key, document["_id"])
+        return document["_id"], document["_id"] == id
 
-
-def _read_key(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[tuple[bool, ObjectId | None]]:
-    """Return whether the given id was pushed before, and the id of the only item to replace (``find`` of both).
-
-    The holder of the key is read first. While it has the key, no other push of the id can have come and gone. An item
-    that gets the key later may be newer than this push, whose own item is done by then.
-    """
-    holder = None
-    if keyed.on_duplicate == "replace":
-        document = yield from find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
-        holder = envelope["_id"] if document is None else document["_id"]
-    return (yield from is_pushed(broker, envelope)), holder
+    return (yield from retry_lost_race(upsert))
 
 
 def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool) -> Command[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, held_target
@@ -40,30 +39,28 @@ def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any], *, bl
 
 def delete_placed(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
     """Delete those of the items that others may wait for."""
-    wanted, deleted = {"$and": [filter, IN_ORDER]}, 0
+    broker, wanted, deleted = context.broker, {"$and": [filter, IN_ORDER]}, 0
+    fields = {"sequence": 1, "when": 1, "place": 1, "origin.queue": 1, "origin.place": 1}
     while True:
         # Found outside the transaction, which then reads by ids alone and is short.
-        page = yield from find_few(context.broker, wanted, [], DELETED_PER_TRANSACTION, projection={"_id": 1})
+        page = yield from find_few(broker, wanted, [], DELETED_PER_TRANSACTION, projection={"_id": 1})
+        ids = {"_id": {"$in": [document["_id"] for document in page]}}
+
+        def delete_page(ids: Mapping[str, Any] = ids) -> Flow[tuple[int, list[Promoted]]]:
+            still: dict[str, Any] = {"$and": [wanted, ids]}
+            documents = yield from find_few(broker, still, [], DELETED_PER_TRANSACTION, projection=fields, lenient=True)
+            if not documents:
+                return 0, []
+            number = yield from delete_many({"_id": {"$in": [document["_id"] for document in documents]}})
+            left = Counter(document["sequence"] for document in documents if "place" in document and "when" in document)
+            promoted = yield from leave(broker, context.name, left)
+            # What is left of a letter ends its hold.
+            targets = [target for document in documents if (target := held_target(document)) is not None]
+            return number, promoted + (yield from release(broker, targets))
+
         if page:
-            ids = {"_id": {"$in": [document["_id"] for document in page]}}
-            attempt = partial(_delete_page, context, {"$and": [wanted, ids]})
-            number, promoted = yield from run_atomic(context.broker, attempt)
-            record_promoted(context.broker, promoted)
+            number, promoted = yield from run_atomic(broker, delete_page)
+            record_promoted(broker, promoted)
             deleted += number
         if len(page) < DELETED_PER_TRANSACTION:
             return deleted
-
-
-def _delete_page(context: QueueContext[Any], wanted: Mapping[str, Any]) -> Flow[tuple[int, list[Promoted]]]:
-    """Delete some items, inside a transaction; what is left of a letter ends its hold."""
-    fields = {"sequence": 1, "when": 1, "place": 1, "origin.queue": 1, "origin.place": 1}
-    documents = yield from find_few(
-        context.broker, wanted, [], DELETED_PER_TRANSACTION, projection=fields, lenient=True
-    )
-    if not documents:
-        return 0, []
-    number = yield from delete_many({"_id": {"$in": [document["_id"] for document in documents]}})
-    left = Counter(document["sequence"] for document in documents if "place" in document and "when" in document)
-    promoted = yield from leave(context.broker, context.name, left)
-    targets = [target for document in documents if (target := held_target(document)) is not None]
-    return number, promoted + (yield from release(context.broker, targets))

@@ -157,31 +157,29 @@ def release_all(broker: BrokerContext, queue: str) -> Flow[int]:
 def find_held(broker: BrokerContext, queue: str, after: str = "") -> Flow[list[Document]]:
     """Find control documents of held sequences of a queue behind one, 1,000 at most (``find``)."""
     own = {**prefix_filter(control_prefix(queue)), "queue": queue, "held": {"$exists": True}}
-    return (yield from _find_held(broker, own, after))
+    filter = {"$and": [own, {"_id": {"$gt": after}}]}
+    return (yield from find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE))
 
 
 def find_held_from(broker: BrokerContext, dead: str, after: str) -> Flow[list[Document]]:
     """Find control documents of sequences that letters of a dead queue hold, behind one, 1,000 at most (``find``)."""
-    return (yield from _find_held(broker, {**prefix_filter(SEQUENCE_PREFIX), "held.queue": dead}, after))
-
-
-def _find_held(broker: BrokerContext, wanted: Mapping[str, Any], after: str) -> Flow[list[Document]]:
-    filter = {"$and": [wanted, {"_id": {"$gt": after}}]}
+    filter = {"$and": [prefix_filter(SEQUENCE_PREFIX), {"_id": {"$gt": after}}], "held.queue": dead}
     return (yield from find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE))
 
 
-def find_letters(broker: BrokerContext, controls: Iterable[Document]) -> Flow[dict[Any, list[Document]]]:
-    """Find the letters that hold sequences, whole, by the ``_id`` of the control document (``find``)."""
-    wanted = {
-        _entry_key(entry, control): (control["_id"], entry) for control in controls for entry in held_entries(control)
-    }
+def find_letters(
+    broker: BrokerContext, controls: Sequence[Document], fields: Mapping[str, Any] | None = None
+) -> Flow[dict[Any, list[Document]]]:
+    """Find the letters that hold sequences, live and as buried, by the ``_id`` of the control document (``find``)."""
+    held = {_entry_key(entry, control): control["_id"] for control in controls for entry in held_entries(control)}
     letters: dict[Any, list[Document]] = {}
-    if wanted:
-        ids = [entry["id"] for _, entry in wanted.values()]
+    if held:
+        ids = [entry["id"] for control in controls for entry in held_entries(control)]
         live = {"_id": {"$in": ids}, "when": {"$gte": BEGINNING}}
-        for document in (yield from find_few(broker, live, [("_id", 1)], len(ids), lenient=True)):
-            if found := wanted.get(_letter_key(document)):
-                letters.setdefault(found[0], []).append(document)
+        found = yield from find_few(broker, live, [("_id", 1)], len(ids), projection=fields, lenient=True)
+        for letter in found:
+            if (key := _letter_key(letter)) in held:
+                letters.setdefault(held[key], []).append(letter)
     return letters
 
 
@@ -224,17 +222,12 @@ def _go_on(
     return promoted
 
 
-def _read_holding(broker: BrokerContext, controls: Iterable[Document]) -> Flow[dict[Any, list[Mapping[str, Any]]]]:
+def _read_holding(broker: BrokerContext, controls: Sequence[Document]) -> Flow[dict[Any, list[Mapping[str, Any]]]]:
     """Read which entries of control documents have their letters, live and as buried (``find``), by ``_id``."""
-    entries = {control["_id"]: held_entries(control) for control in controls}
-    ids = [entry["id"] for each in entries.values() for entry in each]
-    found: set[Any] = set()
-    if ids:
-        filter = {"_id": {"$in": ids}, "when": {"$gte": BEGINNING}}
-        letters = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=LETTER_FIELDS, lenient=True)
-        found = set(map(_letter_key, letters))
+    letters = yield from find_letters(broker, controls, LETTER_FIELDS)
+    there = {_letter_key(letter) for found in letters.values() for letter in found}
     return {
-        control["_id"]: [entry for entry in entries[control["_id"]] if _entry_key(entry, control) in found]
+        control["_id"]: [entry for entry in held_entries(control) if _entry_key(entry, control) in there]
         for control in controls
     }
 

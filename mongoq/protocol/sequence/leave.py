@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -36,44 +35,6 @@ MAX_LOOKUPS = 1_000
 """Sequences that one command looks up, at most."""
 
 
-@dataclass(slots=True)
-class _Changes:
-    """What becomes of items and control documents, each kind of change with the ids that it concerns.
-
-    Attributes:
-        promoted: items that follow, by the time from which on they are eligible.
-        reduced: control documents that count fewer heads, by the number of those; a negative number counts more.
-        closed: control documents that go with the last head.
-    """
-
-    promoted: dict[datetime, list[Any]] = field(default_factory=dict)
-    reduced: dict[int, list[str]] = field(default_factory=dict)
-    closed: list[str] = field(default_factory=list)
-
-    def promote(self, item: Promoted) -> None:
-        """Add an item that follows."""
-        self.promoted.setdefault(item.when, []).append(item.id)
-
-    def close(self, control: Document, left: int) -> None:
-        """Add heads that left without a successor; without any head or letter the control document goes.
-
-        A negative number counts the items that follow beyond those.
-        """
-        if not control:
-            return
-        if control.get("open", 0) <= left and not held_entries(control):
-            self.closed.append(control["_id"])
-        else:
-            self.reduced.setdefault(left, []).append(control["_id"])
-
-    def statements(self) -> Iterable[Statement]:
-        """Return the statements that make the changes."""
-        yield from update_alike(self.promoted, lambda when: {"$set": {"when": when}, "$unset": {"ready_from": ""}})
-        yield from update_alike(self.reduced, lambda left: {"$inc": {"open": -left}})
-        if self.closed:
-            yield "DeleteMany", {"filter": {"_id": {"$in": self.closed}}}
-
-
 def leave(
     broker: BrokerContext, queue: str, numbers: Mapping[str, int], *, taker: Taker | None = None
 ) -> Flow[list[Promoted]]:
@@ -85,30 +46,48 @@ def leave(
     numbers = {sequence: number for sequence, number in numbers.items() if number > 0}
     if not numbers:
         return []
-    changes = _Changes()
-    promoted: list[Promoted] = []
-    now, most, may_be_held = broker.clock.now(), _known_limit(broker, queue), _may_be_held(broker, queue)
+    state, now = broker.state(queue), broker.clock.now()
+    # Unknown if this process has not read the settings of the queue.
+    most = int(state.stored.get("max_in_sequence", DEFAULT_MAX_IN_SEQUENCE)) if state.ordered else None
+    may_be_held = not state.ordered or "on_dead" in state.stored
     names = list(numbers)
     known: Mapping[str, list[Document]] | None = None
-    is_single = most == 1 and list(numbers.values()) == [1] and not broker.serverless
-    if is_single and not (may_be_held and (yield from _is_held(broker, queue, names[0]))):
-        first, is_known = yield from promote_first(broker, queue, names[0], taker)
-        if first is not None:
-            return [first]
-        known = {names[0]: [] if is_known else (yield from _find_following(broker, queue, names[0], 1))}
+    if most == 1 and list(numbers.values()) == [1] and not broker.serverless:
+        id, held = control_id(queue, names[0]), {"held": 1}
+        if not may_be_held or not held_entries((yield from find_one(broker, {"_id": id}, held)) or {}):
+            first, is_known = yield from promote_first(broker, queue, names[0], taker)
+            if first is not None:
+                return [first]
+            known = {names[0]: [] if is_known else (yield from _find_following(broker, queue, names[0], 1))}
+    promoted: list[Promoted] = []
+    reduced: dict[int, list[str]] = {}
+    closed: list[str] = []
     for start in range(0, len(names), MAX_LOOKUPS):
         some = {name: numbers[name] for name in names[start : start + MAX_LOOKUPS]}
-        for sequence, (control, following) in (
-            yield from _look_up(broker, queue, some, most, known, may_be_held=may_be_held)
-        ).items():
+        found = yield from _look_up(broker, queue, some, most, known, may_be_held=may_be_held)
+        for sequence, (control, following) in found.items():
             chosen = following[: _room(control, numbers[sequence], most)]
-            for document in chosen:
-                promoted.append(make_promoted(queue, document, now))
-                changes.promote(promoted[-1])
-            if left := numbers[sequence] - len(chosen):
-                changes.close(control, left)
-    yield from send_statements(broker, list(changes.statements()))
+            promoted += [make_promoted(queue, document, now) for document in chosen]
+            # Heads that left without a successor; a negative number counts items that follow beyond those.
+            left = numbers[sequence] - len(chosen)
+            if left and control:
+                if control.get("open", 0) <= left and not held_entries(control):
+                    closed.append(control["_id"])  # without any head or letter it goes
+                else:
+                    reduced.setdefault(left, []).append(control["_id"])
+    statements = [*_promotions(promoted), *update_alike(reduced, lambda left: {"$inc": {"open": -left}})]
+    if closed:
+        statements.append(("DeleteMany", {"filter": {"_id": {"$in": closed}}}))
+    yield from send_statements(broker, statements)
     return promoted
+
+
+def _promotions(promoted: Iterable[Promoted]) -> Iterable[Statement]:
+    """Return the statements by which items follow."""
+    dates: dict[datetime, list[Any]] = {}
+    for item in promoted:
+        dates.setdefault(item.when, []).append(item.id)
+    return update_alike(dates, lambda when: {"$set": {"when": when}, "$unset": {"ready_from": ""}})
 
 
 def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[list[Promoted]]:
@@ -131,33 +110,12 @@ def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[li
 def promote(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow[dict[str, list[Promoted]]]:
     """Promote up to so many items of each sequence, without any change of the control documents; return them."""
     now = broker.clock.now()
-    changes = _Changes()
     promoted: dict[str, list[Promoted]] = {}
     for sequence, number in numbers.items():
         following = yield from _find_following(broker, queue, sequence, number)
         promoted[sequence] = [make_promoted(queue, document, now) for document in following]
-        for item in promoted[sequence]:
-            changes.promote(item)
-    yield from send_statements(broker, list(changes.statements()))
+    yield from send_statements(broker, list(_promotions(item for items in promoted.values() for item in items)))
     return promoted
-
-
-def _known_limit(broker: BrokerContext, queue: str) -> int | None:
-    """Return ``max_in_sequence`` of a queue, or ``None`` if this process has not read its settings."""
-    state = broker.state(queue)
-    return int(state.stored.get("max_in_sequence", DEFAULT_MAX_IN_SEQUENCE)) if state.ordered else None
-
-
-def _may_be_held(broker: BrokerContext, queue: str) -> bool:
-    """Return whether dead letters may hold sequences of a queue: its setting is unknown, or was ever chosen."""
-    state = broker.state(queue)
-    return not state.ordered or "on_dead" in state.stored
-
-
-def _is_held(broker: BrokerContext, queue: str, sequence: str) -> Flow[bool]:
-    """Return whether a dead letter holds a sequence (``find``)."""
-    control = yield from find_one(broker, {"_id": control_id(queue, sequence)}, {"held": 1})
-    return bool(held_entries(control or {}))
 
 
 def _room(control: Document, number: int, most: int | None) -> int:
@@ -186,7 +144,14 @@ def _look_up(
     Where one head goes, and one item follows it, the control document is not read, unless a letter may hold it.
     """
     most = max(*numbers.values(), limit or 1)
-    following = known or (yield from _find_next(broker, queue, list(numbers), most))
+    following = dict(known or {})
+    if not known and most == 1:
+        following = yield from _find_first(broker, queue, list(numbers))
+    elif not known and not broker.serverless and len(numbers) > 1:
+        following = yield from _join_following(broker, queue, list(numbers), most)
+    elif not known:
+        for sequence in numbers:
+            following[sequence] = yield from _find_following(broker, queue, sequence, most)
     ids = {
         control_id(queue, name): name
         for name, number in numbers.items()
@@ -197,18 +162,6 @@ def _look_up(
         documents = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
         controls = {ids[document["_id"]]: document for document in documents}
     return {name: (controls.get(name, {}), following[name]) for name in numbers}
-
-
-def _find_next(broker: BrokerContext, queue: str, sequences: list[str], most: int) -> Flow[dict[str, list[Document]]]:
-    """Find up to ``most`` next items of each sequence."""
-    if most == 1:
-        return (yield from _find_first(broker, queue, sequences))
-    if not broker.serverless and len(sequences) > 1:
-        return (yield from _join_following(broker, queue, sequences, most))
-    following = {}
-    for sequence in sequences:
-        following[sequence] = yield from _find_following(broker, queue, sequence, most)
-    return following
 
 
 def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> Flow[dict[str, list[Document]]]:

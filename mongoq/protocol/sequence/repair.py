@@ -168,8 +168,11 @@ def _count_anew(
     heads = yield from find_heads(broker, queue, sequence, MAX_HEADS, HEAD_FIELDS)
     room = (yield from read_limit(broker, queue)) - len(held) - len(heads)
     postponed = [head for head in reversed(heads) if head.get("reserved") is not True][: max(-room, 0)]
-    back = [("UpdateOne", {"filter": {"_id": head["_id"]}, "update": _wait_again(head["when"])}) for head in postponed]
-    yield from send_statements(broker, back)
+    statements: list[Statement] = []
+    for head in postponed:
+        wait = {"$set": {"ready_from": head["when"]}, "$unset": {"when": ""}}
+        statements.append(("UpdateOne", {"filter": {"_id": head["_id"]}, "update": wait}))
+    yield from send_statements(broker, statements)
     follows = room > 0 and not held
     promoted = (yield from promote(broker, queue, {sequence: room}))[sequence] if follows else []
     opened = len(held) + len(heads) - len(postponed) + len(promoted)
@@ -191,10 +194,6 @@ def _count_anew(
         statement = ("UpdateOne", {"filter": {"_id": id}, "update": update, "upsert": True})
     yield from send_statements(broker, [statement])
     return promoted, len(postponed)
-
-
-def _wait_again(when: datetime) -> dict[str, Any]:
-    return {"$set": {"ready_from": when}, "$unset": {"when": ""}}
 
 
 def find_heads(

@@ -19,7 +19,8 @@ from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.history.copying import find_originals
-from mongoq.protocol.push.push_many import Push, PushOptions, push_each
+from mongoq.protocol.push.insert import Keyed
+from mongoq.protocol.push.push import Draft, Push, push_each
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, Handover, check_move
 from mongoq.spark.clients import broker_at, flush_observer, pause_gc
@@ -94,7 +95,7 @@ class RowPusher:
         groups: dict[RowOrder, list[int]] = {}
         for place in places:
             groups.setdefault(rows.orders[place], []).append(place)
-        pushes: dict[str, tuple[list[PushOptions], list[Push], list[tuple[int, Push]]]] = {}
+        pushes: dict[str, tuple[list[Draft], list[Push], list[tuple[int, Push]]]] = {}
         copies: dict[bytes, ObjectId] = {}
         for order, positions in groups.items():
             queue, wrapped = _check_payloads(rows, order, positions)
@@ -108,8 +109,9 @@ class RowPusher:
                 pushed.extend(new)
             else:
                 in_order.extend(zip(positions, new, strict=True))
-            common = order.delay, order.when, order.priority or 0, order.headers, order.key
-            options.append(PushOptions(*common, sequence=order.sequence, expires=order.expires))
+            keyed = None if order.key is None else Keyed(order.key, "keep")
+            common = order.delay, order.when, order.priority or 0, order.headers, keyed
+            options.append(Draft(*common, sequence=order.sequence, expires=order.expires))
         originals = self._broker._run(find_originals, copies, self._options.label) if copies else {}
         for queue, (options, pushed, in_order) in pushes.items():
             self._send(queue, options, pushed, [push for _, push in sorted(in_order, key=PLACE)], originals)
@@ -117,7 +119,7 @@ class RowPusher:
     def _send(
         self,
         queue: str,
-        options: Sequence[PushOptions],
+        options: Sequence[Draft],
         pushes: list[Push],
         in_order: list[Push],
         originals: Mapping[bytes, Mapping[str, Any]],
