@@ -45,8 +45,8 @@ from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
 from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, SourceProgress, StageProgress, Waiting
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.protocol.history.counters import QueueStats
 from mongoq.protocol.history.read import Counts
-from mongoq.protocol.history.stats import QueueStats
 from mongoq.sync import Broker, DeadQueue, Queue, Transaction
 from mongoq.worker import AsyncJob, AsyncWorker, Job, Worker
 

@@ -37,7 +37,7 @@ from mongoq.protocol.coordination.limits import read_limits_of
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.letter_queues import count_letters_by_queue, find_letter_queues, find_letters_of
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
-from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import count_states, counts_of, find_queues, in_state
 from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters

@@ -11,7 +11,7 @@ from mongoq.model.indexes import BEGINNING, CLAIM_ORDER
 from mongoq.model.item import Document
 from mongoq.protocol.base.find import aggregate_all
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import find_queues, in_state
 from mongoq.protocol.state.context import BrokerContext
 

@@ -20,9 +20,9 @@ from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.flow import Flow
+from mongoq.protocol.history.counters import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.history.letter_queues import find_letter_queues, find_letters_of
 from mongoq.protocol.history.read import in_state, queues
-from mongoq.protocol.history.stats import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 logger = logging.getLogger("mongoq.history")
