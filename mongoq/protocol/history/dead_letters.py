@@ -31,8 +31,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
-from mongoq.protocol.history.letter_queues import died_in
-from mongoq.protocol.history.mistaken import refuse_mistake
+from mongoq.protocol.history.mistaken import died_in, refuse_mistake
 from mongoq.protocol.history.query import (
     BoundedCount,
     Progress,
