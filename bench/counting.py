@@ -14,7 +14,6 @@ from bench.place import Place
 from bench.shells import SHELLS, Shell
 from mongoq.drivers.counter_flush import FLUSH_INTERVAL_SECONDS
 from mongoq.model.process import Counters, Event
-from mongoq.protocol.history import stats
 
 __all__ = ["TARGET", "measure_counting"]
 
@@ -95,7 +94,7 @@ def _flush_seconds(shell: Shell, broker: Any, turns: int) -> Spread:
         return [None] * n
 
     def call(_: Any) -> Any:
-        return broker._driver.run(stats.flush(broker._context))
+        return broker._driver.run(counters.flush(broker._context))
 
     blocks = [shell.caller.block(call, fill(1)) for _ in range(FLUSHES)]
     return Spread.of([block.mean / 1e9 for block in blocks])

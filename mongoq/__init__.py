@@ -47,8 +47,8 @@ from mongoq.model.schedule.definition import ScheduleRecord, Tick
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.protocol.history.counters import QueueStats
 from mongoq.protocol.history.read import Counts
-from mongoq.protocol.history.stats import QueueStats
 from mongoq.sync import Broker, DeadQueue, Queue, Transaction
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from mongoq.protocol.base.bootstrap import find_faults, find_notes
 from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history import read, stats
-from mongoq.protocol.history.stats import QueueStats
+from mongoq.protocol.history import counters, read
+from mongoq.protocol.history.counters import QueueStats
 from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -237,7 +237,7 @@ class AsyncBroker(AsyncSchedules, Local):
 
         A few commands, for any number of queues.
         """
-        return await self._run(stats.stats)
+        return await self._run(counters.stats)
 
     async def drop_queue(self, name: str, *, force: bool = False) -> int:
         """Delete all stored data of a queue: its history, remembered ids, counters, settings, pause and marks.

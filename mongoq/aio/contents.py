@@ -17,11 +17,12 @@ from mongoq.protocol.base import queue_settings
 from mongoq.protocol.coordination.limits import read_limits
 from mongoq.protocol.history import read, replay
 from mongoq.protocol.history.mistaken import log_no_history
-from mongoq.protocol.history.pages import Range, history_page, history_range
+from mongoq.protocol.history.query import Query, history_page, make_query
 from mongoq.protocol.history.read import Counts, Selection, blocked_by
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.repair import repair_sequences
 from mongoq.protocol.state.context import QueueContext, context_of
+from mongoq.protocol.wait.wait import find_next_due
 
 if TYPE_CHECKING:
     from mongoq.aio.queue import AsyncQueue
@@ -112,7 +113,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
 
         One ``aggregate`` that reads one index key for each priority in use.
         """
-        return await self._run(read.find_next_due)
+        return await self._run(find_next_due)
 
     async def remove(self, id: Id) -> bool:
         """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
@@ -159,19 +160,19 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             ArgumentInvalid: another argument cannot be used; the message names it.
             PayloadInvalid: while iterating, a payload does not fit the model; its ``item`` is the raw item.
         """
-        wanted = history_range(self._context, since=since, until=until, where=where, state=state, page=page)
+        wanted = make_query(self._context, since=since, until=until, where=where, state=state, page=page)
         return self._pages(wanted)
 
-    async def _pages(self, wanted: Range) -> AsyncIterator[Item[M]]:
-        rest: Range | None = wanted
+    async def _pages(self, wanted: Query) -> AsyncIterator[Item[M]]:
+        rest: Query | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            page = await self._run(history_page, rest)
-            for item in page.items:
+            items, behind = await self._run(history_page, rest)
+            for item in items:
                 yield item
-            if rest is wanted and page.rest is None and not page.items and wanted.state == "processed":
+            if rest is wanted and behind is None and not items and wanted.state == "processed":
                 await self._run(log_no_history)
-            rest = page.rest
+            rest = behind
 
     async def replay(
         self,

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
-from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
-from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, Id, count, object_id, queue_name, read_list
-from mongoq.model.indexes import BEGINNING, SEQUENCE_ORDER
+from mongoq.errors import ArgumentInvalid, QueueNotEmpty
+from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, Id, count, queue_name
+from mongoq.model.indexes import BEGINNING
 from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.model.settings import queue_options
 from mongoq.model.stream_claim import STREAM_PREFIX
@@ -37,27 +36,22 @@ from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.coordination.limits import limit_documents_filter
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
-from mongoq.protocol.history import read
-from mongoq.protocol.history.dead_letters import IDS_ALONE, failure_filter
-from mongoq.protocol.history.letter_queues import died_in
-from mongoq.protocol.history.pages import (
+from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
+from mongoq.protocol.history.dead_letters import selection
+from mongoq.protocol.history.query import (
     BoundedCount,
-    Range,
-    history_range,
-    is_refused_filter,
-    refusal,
+    Progress,
+    Query,
+    count_free,
+    count_range,
+    delete,
+    make_query,
+    refuse_filter,
 )
-from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
-from mongoq.protocol.history.search import Progress, count_free, count_range
-from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
+from mongoq.protocol.history.read import Selection, in_state, queues
 from mongoq.protocol.sequence.delete import delete_in_order
 from mongoq.protocol.sequence.repair import forget_sequences
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-
-MAX_DELETED_ITEMS = 1_000
-"""Items that one command deletes, at most, where ids are named."""
-PLACE_FIELDS: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
-"""Projection of the fields that define where the next page begins."""
 
 
 def purge(
@@ -79,52 +73,23 @@ def purge(
     and a ``delete`` of them for each 1,000 items. Items that others wait for in their sequences are deleted in
     transactions, in which the next ones follow. A crash in between leaves the rest.
     """
-    failure = failure_filter(stage=stage, reason=reason, error=error)
-    if context.letters_of is not None and ids is None:
-        failure |= died_in(context.letters_of)
-    if not failure and all(choice is None for choice in (where, limit, ids, until)):
-        return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
-    live_state = None if state == "blocked" else state
-    wanted = history_range(context, since=None, until=None, where=where, state=live_state, page=MAX_DELETED_ITEMS)
-    if failure:
-        wanted = wanted.narrow(failure)
-    wanted = wanted.without_later(until, context.broker.clock)
-    groups = _groups(ids, is_filtered=bool(failure) or (where, until) != (None, None))
+    query = selection(context, ids=ids, where=where, stage=stage, reason=reason, error=error, until=until, state=state)
     yield from ensure_ready(context)
+    now = context.broker.clock.now()
+    query = replace(query, started=now)
+    parts: list[Query] = [query]
+    if state is None:
+        blocked = replace(query, state="blocked")
+        # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
+        parts = [blocked, query.free(now)] if limit is None else [query.free(now), blocked]
+    deleted = 0
     try:
-        return (yield from _purge_groups(context, state, wanted, groups, room))
+        for part in parts:
+            deleted += yield from delete(context, part, room - deleted)
     except Exception as refused:
-        if where is not None and is_refused_filter(refused):
-            raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
+        refuse_filter(where, refused)
         raise
-
-
-def _purge_groups(
-    context: QueueContext[Any], state: Selection, wanted: Range, groups: Sequence[Mapping[str, Any]], room: float
-) -> Flow[int]:
-    purge_blocked = partial(_purge_blocked, context, wanted.where, groups)
-    if state == "blocked":
-        return (yield from purge_blocked(room))
-    is_live, is_limited = state is None, room < math.inf
-    # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
-    deleted = (yield from purge_blocked(room)) if is_live and not is_limited else 0
-    deleted += yield from _purge_free(context, wanted, groups, room, is_live=is_live)
-    if is_live and is_limited:
-        deleted += yield from purge_blocked(room - deleted)
-    return deleted
-
-
-def _purge_free(
-    context: QueueContext[Any], wanted: Range, groups: Sequence[Mapping[str, Any]], room: float, *, is_live: bool
-) -> Flow[int]:
-    """Delete items that are not blocked; of live ones, only free ones: no caller holds them."""
-    now, deleted = context.broker.clock.now(), 0
-    if is_live:
-        wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
-    for group in groups:
-        part = replace(wanted.narrow(group) if group else wanted, started=now)
-        deleted += yield from _purge_page(context, part, room - deleted)
     return deleted
 
 
@@ -138,59 +103,9 @@ def count_purge(
     progress: Progress | None = None,
 ) -> Flow[BoundedCount]:
     """Count the items that a purge would delete, among the first ``limit`` items of the state."""
-    wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
-    wanted = wanted.without_later(until, context.broker.clock)
+    query = make_query(context, where=where, state=state).without_later(until, context.broker.clock)
     counter = count_free if state is None else count_range
-    return (yield from counter(context, wanted, limit=limit, progress=progress))
-
-
-def _groups(ids: Any, *, is_filtered: bool) -> list[Mapping[str, Any]]:
-    """Return filters that name the selected ids, up to 1,000 in each; one empty filter without ids."""
-    if ids is None:
-        return [{}]
-    if is_filtered:
-        raise ArgumentInvalid("ids", IDS_ALONE)
-    checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-    unique_ids = list(dict.fromkeys(checked))
-    return [
-        {"_id": {"$in": unique_ids[start : start + MAX_DELETED_ITEMS]}}
-        for start in range(0, len(unique_ids), MAX_DELETED_ITEMS)
-    ]
-
-
-def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[int]:
-    if room == math.inf:
-        return (yield from delete_in_order(context, wanted.filter(context.name)))
-    deleted, rest = 0, wanted
-    while deleted < room:
-        size = int(min(MAX_DELETED_ITEMS, room - deleted))
-        filter = rest.filter(context.name)
-        page = yield from find_few(context.broker, filter, wanted.order, size, projection=PLACE_FIELDS)
-        if not page:
-            break
-        # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-        named = wanted.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-        deleted += yield from delete_in_order(context, named.filter(context.name))
-        # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
-        rest = replace(rest, after=page[-1])
-    return deleted
-
-
-def _purge_blocked(
-    context: QueueContext[Any], conditions: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], room: float
-) -> Flow[int]:
-    """Delete blocked items; before the ones that they wait for, none of them follows."""
-    deleted = 0
-    for group in groups:
-        filter = {**blocked_filter(context.name), **conditions, **group}
-        while deleted < room:
-            size = int(min(MAX_DELETED_ITEMS, room - deleted))
-            page = yield from find_few(context.broker, filter, SEQUENCE_ORDER, size, projection={"_id": 1})
-            if not page:
-                break
-            named = {"$and": [filter, {"_id": {"$in": [document["_id"] for document in page]}}]}
-            deleted += yield from delete_many(named)
-    return deleted
+    return (yield from counter(context, query, limit=limit, progress=progress))
 
 
 def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
@@ -283,20 +198,18 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
     non_empty = set((yield from queues(broker)))
     # A queue that holds an item or has a document may send letters to its dead queue.
-    dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}} | set(_stored_dead_queues(settings))
-    in_use = non_empty.union(dead, (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
+    dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}}
+    for document in settings.values():
+        options = document.get("settings")
+        if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
+            dead.add(options["dead"])
+    bound = yield from read_topics(broker)
+    in_use = non_empty.union(dead, bound, *bound.values(), (yield from _find_consumed(broker, now)))
     yield from _sweep_settings(settings, in_use, now)
     yield from _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
     marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
     yield from _sweep_others(END_PREFIX, marks, marks_in_use, now)
     return True
-
-
-def _stored_dead_queues(settings: Documents) -> Iterator[str]:
-    for document in settings.values():
-        options = document.get("settings")
-        if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
-            yield options["dead"]
 
 
 def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
@@ -305,12 +218,6 @@ def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flo
         broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection
     )
     return {document["_id"].removeprefix(prefix): document for document in documents}
-
-
-def _bound(broker: BrokerContext) -> Flow[set[str]]:
-    """Return the topics, and the queues bound to them."""
-    bound = yield from read_topics(broker)
-    return set(bound).union(*bound.values())
 
 
 def _find_consumed(broker: BrokerContext, now: datetime) -> Flow[set[str]]:

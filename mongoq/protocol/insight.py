@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,37 +31,24 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import aggregate_all, find_few, find_one, prefix_filter
 from mongoq.protocol.base.first_due import first_due_pipeline
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
-from mongoq.protocol.base.topics import Bound, read_bindings
+from mongoq.protocol.base.topics import read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.coordination.limits import read_limits_of
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.history.letter_queues import count_letters_by_queue, find_letter_queues, find_letters_of
-from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
-from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.history.counters import events_in
+from mongoq.protocol.history.mistaken import (
+    count_letters_by_queue,
+    find_letter_queues,
+    find_letters_of,
+    find_owner,
+    refuse_unknown,
+)
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import count_states, counts_of, find_queues, in_state
 from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
 from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, read_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-
-__all__ = [
-    "NO_ITEMS",
-    "BoundedCount",
-    "QueueInsight",
-    "StoredSettings",
-    "count_held",
-    "find_blockers",
-    "find_dead_queue",
-    "find_item",
-    "find_keyed",
-    "find_stuck",
-    "find_unusable",
-    "list_queues",
-    "read_events",
-    "read_queues",
-    "read_settings",
-    "refuse_unknown",
-]
 
 logger = logging.getLogger("mongoq.stats")
 
@@ -188,7 +175,12 @@ def read_queues(
     counters = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
     consumers = yield from count_consumers(broker)
     if wanted is None:
-        bound = yield from _read_bound(broker)
+        try:
+            bound = yield from read_bindings(broker)
+        except CollectionUnsuitable as error:
+            # Unusable bindings must not hide the queues, and are an error of each push.
+            logger.warning("%s", error)
+            bound = {}
         wanted = sorted(held.union(controls, counters, consumers, *bound.values()))
     settings = {name: _settings_of(name, controls.get(name)) for name in wanted}
     errors = yield from find_letter_queues(broker, sorted(held))
@@ -209,7 +201,7 @@ def read_queues(
             consumers=consumers.get(name, 0),
             dead_queue=max(graves[name], key=lambda grave: graves[name][grave].number, default=None),
             dead=sum(graves[name].values(), NO_ITEMS),
-            events=_events_in(counters.get(name, {})),
+            events=events_in(counters.get(name, {})),
             limits=limits.get(name),
         )
         for name in wanted
@@ -221,15 +213,6 @@ def list_queues(broker: BrokerContext) -> Flow[list[str]]:
     yield from ensure_broker_ready(broker, write=False)
     held = yield from find_queues({"$gte": ""})
     return sorted(held.union((yield from count_consumers(broker))))
-
-
-def _read_bound(broker: BrokerContext) -> Flow[Bound]:
-    """Read the bindings; unusable ones must not hide the queues, and are an error of each push."""
-    try:
-        return (yield from read_bindings(broker))
-    except CollectionUnsuitable as error:
-        logger.warning("%s", error)
-        return {}
 
 
 def find_unusable(broker: BrokerContext) -> Flow[list[str]]:
@@ -264,14 +247,11 @@ def _find_letters(
 
     An error queue of a pipeline is a dead queue itself, although nothing stores that it has none.
     """
-    own = {} if settings.dead is None else {settings.dead: _live(counted.get(settings.dead))}
+    dead = None if settings.dead is None else counted.get(settings.dead)
+    own = {} if settings.dead is None else {settings.dead: NO_ITEMS if dead is None else dead.live}
     others = {queue: number for queue, number in died.get(settings.name, {}).items() if queue not in own}
     is_error_queue = settings.name in errors and not any(number.number for number in own.values())
     return others if is_error_queue else own | others
-
-
-def _live(queue: QueueInsight | None) -> BoundedCount:
-    return NO_ITEMS if queue is None else queue.live
 
 
 def _read_controls(
@@ -290,10 +270,6 @@ def _settings_of(name: str, control: Mapping[str, Any] | None) -> QueueSettings:
     except ArgumentInvalid:
         # Another program has stored them, or made the queue's name; a list of queues shows the queue nevertheless.
         return QueueSettings(name)
-
-
-def _events_in(document: Mapping[str, Any]) -> dict[str, int]:
-    return {event: number for event in EVENTS if isinstance(number := document.get(event), int)}
 
 
 def count_consumers(broker: BrokerContext) -> Flow[dict[str, int]]:
@@ -318,15 +294,8 @@ def _read_states(
     rest = [name for name in names if name not in states]
     for start in range(0, len(rest), QUEUES_TOGETHER):
         together, now = rest[start : start + QUEUES_TOGETHER], broker.clock.now()
-        parts = [
-            part
-            for place, name in enumerate(together)
-            for part in _parts(name, place, now, limit, is_ordered=name in ordered)
-        ]
-        answers: dict[int, dict[str, Any]] = {place: {} for place in range(len(together))}
-        for answer in (yield from aggregate_all(broker, parts)):
-            answers[answer["place"]].setdefault(answer["part"], []).append(answer)
-        states |= {name: _insight(name, now, answers[place], limit) for place, name in enumerate(together)}
+        parts = [part for name in together for part in _parts(name, now, limit, is_ordered=name in ordered)]
+        states |= _make_insights(together, now, (yield from aggregate_all(broker, parts)), limit)
     return states
 
 
@@ -348,56 +317,48 @@ def _read_shallow(
         command = count_states(broker, live, blocked, now, limit=most + 1, by_queue=True)
         command.arguments = {**command.arguments, "batchSize": 5 * len(together)}
         groups = yield from command
-        if sum(group["n"] for group in groups) > most:
-            continue
-        by_queue: dict[str, list[Any]] = {name: [] for name in together}
-        for group in groups:
-            by_queue[group["_id"]["q"]].append(group)
-        states |= {name: _insight_of(name, now, found) for name, found in by_queue.items()}
+        if sum(group["n"] for group in groups) <= most:
+            states |= _make_insights(together, now, groups, most)
     return states
 
 
-def _insight_of(name: str, now: datetime, groups: Sequence[Mapping[str, Any]]) -> QueueInsight:
-    counts: dict[str, Any] = {state: BoundedCount(number) for state, number in asdict(counts_of(groups)).items()}
-    due = [group["first"] for group in groups if group["_id"].get("due")]
-    return QueueInsight(name, now, oldest_due=min(due, default=None), **counts)
-
-
-def _parts(queue: str, place: int, now: datetime, limit: int, *, is_ordered: bool) -> Iterator[list[Mapping[str, Any]]]:
-    """Return the pipelines that read one queue; each answer has the queue's place and the name of its part."""
+def _parts(queue: str, now: datetime, limit: int, *, is_ordered: bool) -> Iterator[list[Mapping[str, Any]]]:
+    """Return the pipelines that read one queue, whose answers are those of ``count_states``."""
     # One more than the limit tells whether there are more.
-    by_reservation: list[Mapping[str, Any]] = [
-        {"$limit": limit + 1},
-        {"$group": {"_id": {"$eq": ["$reserved", True]}, "n": {"$sum": 1}}},
-    ]
-    due, later = {"$gte": BEGINNING, "$lte": now}, {"$gt": now}
-    parts: dict[str, list[Mapping[str, Any]]] = {
-        "due": [{"$match": {"q": queue, "when": due}}, *by_reservation],
-        "later": [{"$match": {"q": queue, "when": later}}, *by_reservation],
-        "first": [*first_due_pipeline(queue), {"$group": {"_id": None, "when": {"$min": "$when"}}}],
-    }
+    ends, number = {"$limit": limit + 1}, {"$sum": 1}
+    for is_due, when in ((True, {"$gte": BEGINNING, "$lte": now}), (False, {"$gt": now})):
+        half = {"q": "$q", "due": {"$literal": is_due}, "reserved": {"$eq": ["$reserved", True]}}
+        yield [{"$match": {"q": queue, "when": when}}, ends, {"$group": {"_id": half, "n": number}}]
+    oldest = {"q": {"$literal": queue}, "due": {"$literal": True}}
+    yield [*first_due_pipeline(queue), {"$group": {"_id": oldest, "first": {"$min": "$when"}}}]
     if is_ordered:
-        counting = {"$group": {"_id": None, "n": {"$sum": 1}}}
-        parts["blocked"] = [{"$match": blocked_filter(queue)}, {"$limit": limit + 1}, counting]
-    for name, pipeline in parts.items():
-        yield [*pipeline, {"$set": {"place": {"$literal": place}, "part": {"$literal": name}}}]
+        blocked = {"q": "$q", "blocked": {"$literal": True}}
+        yield [{"$match": blocked_filter(queue)}, ends, {"$group": {"_id": blocked, "n": number}}]
 
 
-def _insight(name: str, now: datetime, answers: Mapping[str, list[Mapping[str, Any]]], limit: int) -> QueueInsight:
-    ready, expired = _by_reservation(answers.get("due", ()), limit)
-    scheduled, reserved = _by_reservation(answers.get("later", ()), limit)
-    blocked = sum(answer["n"] for answer in answers.get("blocked", ()))
-    first = next((answer["when"] for answer in answers.get("first", ())), None)
-    return QueueInsight(
-        name,
-        now,
-        ready=ready,
-        scheduled=scheduled,
-        reserved=reserved,
-        expired=expired,
-        blocked=BoundedCount(blocked, blocked <= limit),
-        oldest_due=first if isinstance(first, datetime) and first <= now else None,
-    )
+def _make_insights(
+    names: Sequence[str], now: datetime, groups: Iterable[Mapping[str, Any]], limit: int
+) -> dict[str, QueueInsight]:
+    """Return the states of queues, whose due, later and blocked items were each counted up to a limit."""
+    by_queue: dict[str, list[Mapping[str, Any]]] = {name: [] for name in names}
+    for group in groups:
+        by_queue[group["_id"]["q"]].append(group)
+    insights = {}
+    for name, found in by_queue.items():
+        counts = counts_of(group for group in found if "n" in group)
+        due, later = counts.ready + counts.expired <= limit, counts.scheduled + counts.reserved <= limit
+        firsts = [group["first"] for group in found if "first" in group and group["_id"].get("due")]
+        insights[name] = QueueInsight(
+            name,
+            now,
+            ready=BoundedCount(counts.ready, due),
+            scheduled=BoundedCount(counts.scheduled, later),
+            reserved=BoundedCount(counts.reserved, later),
+            expired=BoundedCount(counts.expired, due),
+            blocked=BoundedCount(counts.blocked, counts.blocked <= limit),
+            oldest_due=min((first for first in firsts if isinstance(first, datetime) and first <= now), default=None),
+        )
+    return insights
 
 
 def _count_recent(broker: BrokerContext, names: Sequence[str], most: int) -> Flow[dict[str, BoundedCount]]:
@@ -416,13 +377,6 @@ def _count_recent(broker: BrokerContext, names: Sequence[str], most: int) -> Flo
     return {name: BoundedCount(numbers.get(name, 0), ended is None or name < ended) for name in names}
 
 
-def _by_reservation(groups: Iterable[Mapping[str, Any]], limit: int) -> tuple[BoundedCount, BoundedCount]:
-    """Return the numbers of free and of reserved items in one half of a queue."""
-    numbers = {bool(group["_id"]): group["n"] for group in groups}
-    exact = sum(numbers.values()) <= limit
-    return BoundedCount(numbers.get(False, 0), exact), BoundedCount(numbers.get(True, 0), exact)
-
-
 def read_events(broker: BrokerContext, names: Iterable[str] | None = None) -> Flow[dict[str, dict[str, int]]]:
     """Read the counts of events of all queues, or of the named ones (``find``); items are not counted.
 
@@ -435,7 +389,7 @@ def read_events(broker: BrokerContext, names: Iterable[str] | None = None) -> Fl
         yield from refuse_unknown(broker, name)
     found = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
     zeros: dict[str, int] = dict.fromkeys(EVENTS, 0)
-    return {name: {**zeros, **_events_in(found.get(name, {}))} for name in (found if wanted is None else wanted)}
+    return {name: {**zeros, **events_in(found.get(name, {}))} for name in (found if wanted is None else wanted)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ from mongoq.protocol.base import queue_settings
 from mongoq.protocol.coordination.limits import read_limits
 from mongoq.protocol.history import read, replay
 from mongoq.protocol.history.mistaken import log_no_history
-from mongoq.protocol.history.pages import Range, history_page, history_range
+from mongoq.protocol.history.query import Query, history_page, make_query
 from mongoq.protocol.history.read import Counts, Selection, blocked_by
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.repair import repair_sequences
 from mongoq.protocol.state.context import QueueContext, context_of
+from mongoq.protocol.wait.wait import find_next_due
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue
@@ -113,7 +114,7 @@ class Contents(Runner[QueueContext[M]]):
 
         One ``aggregate`` that reads one index key for each priority in use.
         """
-        return self._run(read.find_next_due)
+        return self._run(find_next_due)
 
     def remove(self, id: Id) -> bool:
         """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
@@ -160,19 +161,19 @@ class Contents(Runner[QueueContext[M]]):
             ArgumentInvalid: another argument cannot be used; the message names it.
             PayloadInvalid: while iterating, a payload does not fit the model; its ``item`` is the raw item.
         """
-        wanted = history_range(self._context, since=since, until=until, where=where, state=state, page=page)
+        wanted = make_query(self._context, since=since, until=until, where=where, state=state, page=page)
         return self._pages(wanted)
 
-    def _pages(self, wanted: Range) -> Iterator[Item[M]]:
-        rest: Range | None = wanted
+    def _pages(self, wanted: Query) -> Iterator[Item[M]]:
+        rest: Query | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            page = self._run(history_page, rest)
-            for item in page.items:
+            items, behind = self._run(history_page, rest)
+            for item in items:
                 yield item
-            if rest is wanted and page.rest is None and not page.items and wanted.state == "processed":
+            if rest is wanted and behind is None and not items and wanted.state == "processed":
                 self._run(log_no_history)
-            rest = page.rest
+            rest = behind
 
     def replay(
         self,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mongoq.errors import ArgumentInvalid
 from mongoq.pipeline.graph.graph import Graph, Route, Stage
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.insight import QueueInsight, read_queues
 from mongoq.web.client import BrokerClient
 from mongoq.web.readings import DONE, FAILED

@@ -17,8 +17,7 @@ from mongoq.model.item_document import item_document
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.mistaken import explain_no_history, refuse_unknown
-from mongoq.protocol.history.pages import Range
-from mongoq.protocol.history.search import Slice, read_slice
+from mongoq.protocol.history.query import Query, read_slice
 from mongoq.protocol.insight import find_blockers
 from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.web.client import BrokerClient
@@ -68,15 +67,15 @@ class Services:
         async with self._large:
             return await to_thread.run_sync(respond, await reading)
 
-    async def list_items(self, handle: Any, wanted: Range, cursor: str | None) -> dict[str, Any]:
+    async def list_items(self, handle: Any, wanted: Query, cursor: str | None) -> dict[str, Any]:
         """Return the items of the next slice of a range, a page of them at most, and the cursor of what is behind."""
-        part: Slice = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
-        items = handle._context.items(part.documents, handle._context.broker.clock.now())
+        found, rest, _ = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
+        items = handle._context.items(found, handle._context.broker.clock.now())
         documents = await self._add_blockers(handle, items, [to_document(item) for item in items])
-        found: dict[str, Any] = {"items": documents, "next": make_cursor(part.rest)}
-        if wanted.state == "processed" and not (documents or found["next"] or cursor):
-            found |= await self.explain_no_history(handle)
-        return found
+        page: dict[str, Any] = {"items": documents, "next": make_cursor(rest)}
+        if wanted.state == "processed" and not (documents or page["next"] or cursor):
+            page |= await self.explain_no_history(handle)
+        return page
 
     async def explain_no_history(self, handle: Any) -> dict[str, str]:
         """Return a note on how to have a queue keep its processed items; nothing for one that does."""

@@ -23,7 +23,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name, read_duration
 from mongoq.model.encoding.codec import PLAIN_OPTIONS
 from mongoq.model.encoding.extended_json import json_text, read_json, read_time
-from mongoq.protocol.history.pages import Range
+from mongoq.protocol.history.query import Query as ItemQuery
 
 JSON_TYPE = "application/json"
 MAX_LISTED = 1_000
@@ -174,7 +174,7 @@ def respond(document: Any, status: int = 200) -> Response:
     return Response(body, status, media_type=JSON_TYPE)
 
 
-def make_cursor(rest: Range | None) -> str | None:
+def make_cursor(rest: ItemQuery | None) -> str | None:
     """Return the text that continues a list at the range of its next page; ``None`` at the end."""
     if rest is None:
         return None
@@ -183,7 +183,7 @@ def make_cursor(rest: Range | None) -> str | None:
     return base64.urlsafe_b64encode(bson.encode(document, codec_options=PLAIN_OPTIONS)).decode().rstrip("=")
 
 
-def read_cursor(text: str | None, wanted: Range) -> Range:
+def read_cursor(text: str | None, wanted: ItemQuery) -> ItemQuery:
     """Return the range of the next page of a list, from the cursor that the page before it has given.
 
     Raises:
@@ -199,7 +199,7 @@ def read_cursor(text: str | None, wanted: Range) -> Range:
     return rest
 
 
-def _resume(wanted: Range, document: Mapping[str, Any]) -> Range:
+def _resume(wanted: ItemQuery, document: Mapping[str, Any]) -> ItemQuery:
     """Return the range that a cursor's document continues, checked: a caller may have written anything."""
     after, times = document["after"], {name: document[name] for name in ("since", "until", "at")}
     if document["state"] != wanted.state or not isinstance(after, Mapping | None):
@@ -222,7 +222,7 @@ def _resume(wanted: Range, document: Mapping[str, Any]) -> Range:
     return replace(rest, after=dict(after))
 
 
-def _position_fields(wanted: Range) -> tuple[str, ...]:
+def _position_fields(wanted: ItemQuery) -> tuple[str, ...]:
     if wanted.state == "blocked":
         return ("sequence", "place")
     return ("processed", "_id") if wanted.state == "processed" else ("priority", "when", "_id")

@@ -19,7 +19,7 @@ from mongoq.protocol import admin
 from mongoq.protocol.base import first_due
 from mongoq.protocol.coordination import document_lease, heartbeats, repairs, streams
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.history import stats
+from mongoq.protocol.history import counters
 from mongoq.protocol.settle.by_token import extend_and_list_held
 from mongoq.protocol.state import claim_hints
 
@@ -67,7 +67,7 @@ def mark_end(queue: Any) -> None:
 
 def flush(broker: mongoq.Broker) -> None:
     """Write the counters of this process."""
-    broker._driver.run(stats.flush(broker._context))
+    broker._driver.run(counters.flush(broker._context))
 
 
 def sweep(broker: mongoq.Broker) -> bool:

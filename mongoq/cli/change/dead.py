@@ -26,7 +26,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.admin import purge
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.history.query import BoundedCount, Query, count_free
 from mongoq.protocol.insight import find_dead_queue
 from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
@@ -76,7 +76,7 @@ class LetterOptions:
         """Return the dead queue that the name in the command stands for."""
         return open_letters(broker, queue, exact=self.exact)
 
-    def select(self, letters: DeadQueue, until: datetime | None = None) -> dead_letters.Selection:
+    def select(self, letters: DeadQueue, until: datetime | None = None) -> Query:
         """Return the selection, checked, without letters that came after ``until``."""
         return dead_letters.selection(letters._context, **self.filters, until=until)
 
@@ -89,7 +89,7 @@ class LetterOptions:
 
     def count(self, letters: DeadQueue) -> BoundedCount:
         """Count the selected letters that no caller holds."""
-        return count_items(letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
+        return count_items(letters, count_free, self.select(letters), at_most=self.limit)
 
     def explain_nothing(self, letters: DeadQueue) -> Replayed:
         """Return the result of a replay that sends nothing, with what has become of the letters with these ids."""
@@ -189,7 +189,7 @@ def _nothing(letters: DeadQueue, chosen: LetterOptions) -> str:
 
 def _print_groups(letters: DeadQueue, chosen: LetterOptions, output: Output) -> None:
     selected = chosen.select(letters)
-    if isinstance(selected, list):
+    if selected.ids is not None:
         raise click.UsageError("--group counts all letters of a kind; leave --id out")
     with output.progress("counting …"):
         groups, is_more = letters._run(dead_letters.group_letters, selected, limit=GROUPED, groups=GROUPS)
@@ -330,9 +330,7 @@ def _describe_releases(letters: DeadQueue, chosen: LetterOptions) -> str:
     return f"; without them go on {', '.join(named)}{rest}"
 
 
-def _replay(
-    letters: DeadQueue, selected: dead_letters.Selection, output: Output, *, to: str | None, limit: int | None
-) -> Replayed:
+def _replay(letters: DeadQueue, selected: Query, output: Output, *, to: str | None, limit: int | None) -> Replayed:
     """Send letters, and say after Ctrl-C how many were sent."""
     so_far = Replayed()
 

@@ -18,8 +18,7 @@ from mongoq.errors import MongoqError, PayloadInvalid
 from mongoq.model.item import State
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.pages import history_range
-from mongoq.protocol.history.search import count_range
+from mongoq.protocol.history.query import count_range, make_query
 from mongoq.sync import Broker, Queue
 
 LIVE_STATES: tuple[State | None, ...] = (None, "reserved")
@@ -122,7 +121,7 @@ def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: B
     broker._run(refuse_unknown, handle.name)
     until = time_of_count(confirmation, broker)
     ranges = [
-        history_range(handle._context, since=None, until=None, where=None, state=state, page=1)
+        make_query(handle._context, since=None, until=None, where=None, state=state, page=1)
         for state in (None, "blocked", "processed")
     ]
     claimable, blocked, kept = (count_items(handle, count_range, wanted) for wanted in ranges)

@@ -28,8 +28,7 @@ from mongoq.cli.base.progress import Meter, explain_interruption
 from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
 from mongoq.protocol.history.mistaken import explain_no_history, is_known, refuse_unknown
-from mongoq.protocol.history.pages import BoundedCount, history_range
-from mongoq.protocol.history.search import count_range
+from mongoq.protocol.history.query import BoundedCount, count_range, make_query
 from mongoq.sync import Broker, Queue
 
 
@@ -115,7 +114,7 @@ def _count(handle: Queue[Any], limit: int | None, *, ids: Any, since: Any, until
     """Count the items that a replay would read."""
     if ids is not None:
         return BoundedCount(len(set(ids)))
-    wanted = history_range(handle._context, since=since, until=until, where=where, state="processed", page=500)
+    wanted = make_query(handle._context, since=since, until=until, where=where, state="processed", page=500)
     return count_items(handle, count_range, wanted, at_most=limit)
 
 

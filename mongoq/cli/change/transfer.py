@@ -32,8 +32,7 @@ from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.extended_json import read_json
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
-from mongoq.protocol.history.pages import Range, history_range
-from mongoq.protocol.history.search import Search
+from mongoq.protocol.history.query import Query, Search, make_query
 from mongoq.protocol.history.transfer import (
     MAX_BATCH,
     ImportResult,
@@ -182,7 +181,7 @@ class Exporter:
         self._handle = handle
         # Blocked items come last, in their order: an import gives the first ones their places before.
         self._ranges = [
-            history_range(handle._context, since=None, until=None, where=where, state=each, page=PAGE)
+            make_query(handle._context, since=None, until=None, where=where, state=each, page=PAGE)
             for each in ((None, "blocked") if state is None else (state,))
         ]
 
@@ -192,7 +191,7 @@ class Exporter:
             for wanted in self._ranges:
                 self._write_range(stream, wanted, meter)
 
-    def _write_range(self, stream: IO[str], wanted: Range, meter: Meter) -> None:
+    def _write_range(self, stream: IO[str], wanted: Query, meter: Meter) -> None:
         encoding = self._handle._context.broker.encoding
         is_filtered = bool(wanted.conditions(self._handle.name))
         search = Search(self._handle._context, wanted)

@@ -10,7 +10,8 @@ from mongoq.cli.checks.server_checks import Finding
 from mongoq.model.encoding.extended_json import duration_text
 from mongoq.model.schedule.definition import ScheduleRecord
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.insight import BoundedCount, QueueInsight
+from mongoq.protocol.history.query import BoundedCount
+from mongoq.protocol.insight import QueueInsight
 
 SHOWN = 5
 """Queues or workers that a line names, at most."""

@@ -17,10 +17,8 @@ from mongoq.cli.inspect.item_row import item_row
 from mongoq.cli.inspect.items import OPTIONAL, PROCESSED_COLUMNS
 from mongoq.model.item import Item
 from mongoq.model.item_document import item_document
-from mongoq.protocol.history.mistaken import explain_no_history
-from mongoq.protocol.history.pages import Range, history_range
-from mongoq.protocol.history.search import Search
-from mongoq.protocol.insight import refuse_unknown
+from mongoq.protocol.history.mistaken import explain_no_history, refuse_unknown
+from mongoq.protocol.history.query import Query, Search, make_query
 from mongoq.sync import Broker
 
 DEFAULT_LIMIT = 100
@@ -61,7 +59,7 @@ def history(
         raise click.BadParameter("it lies before --since", param_hint="--until")
     context = broker.queue(queue)._context
     page = min(PAGE, limit) if limit else PAGE
-    wanted = history_range(context, since=since, until=until, where=where, state="processed", page=page)
+    wanted = make_query(context, since=since, until=until, where=where, state="processed", page=page)
     found = _find(broker, context, wanted)
     shown = 0
     for items in _chunks(found, 1 if output.as_json else PAGE, limit):
@@ -78,7 +76,7 @@ def history(
         output.note(f"these are the first {shown:,}, and there may be more: --limit 0 shows all, --since later ones")
 
 
-def _find(broker: Broker, context: Any, wanted: Range) -> Iterator[Item[Any]]:
+def _find(broker: Broker, context: Any, wanted: Query) -> Iterator[Item[Any]]:
     search = Search(context, wanted)
     with Meter() as meter:
         while search.rest is not None:

@@ -17,9 +17,9 @@ from mongoq.cli.inspect.item_row import item_row
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, State
 from mongoq.model.item_document import has_payload, item_document
-from mongoq.protocol.history.pages import history_range
-from mongoq.protocol.history.search import search
-from mongoq.protocol.insight import find_blockers, find_item, refuse_unknown
+from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.protocol.history.query import make_query, search
+from mongoq.protocol.insight import find_blockers, find_item
 from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.sync import Broker
 
@@ -63,7 +63,7 @@ def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) ->
     sequence by sequence, with the items that they wait for.
     """
     context = broker.queue(queue)._context
-    wanted = history_range(
+    wanted = make_query(
         context, since=None, until=None, where=None, state=None if state == LIVE else state, page=number
     )
     # Slice by slice, as for a filter: no index tells the states of due items, and of later ones, apart.

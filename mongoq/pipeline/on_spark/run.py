@@ -39,7 +39,7 @@ from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
 from mongoq.pipeline.run.run import ThreadedRun, start_checks
 from mongoq.protocol.coordination.document_lease import halt
 from mongoq.protocol.coordination.heartbeats import workers_of
-from mongoq.protocol.history.stats import QueueStats, stats
+from mongoq.protocol.history.counters import QueueStats, stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
 from mongoq.spark.versions import require

@@ -25,7 +25,7 @@ from mongoq.pipeline.on_spark.serialization import SerializedGraph
 from mongoq.pipeline.run.consumers import machinery
 from mongoq.pipeline.run.progress import PipelineCounts
 from mongoq.protocol.coordination.document_lease import is_halted
-from mongoq.protocol.history.stats import flush
+from mongoq.protocol.history.counters import flush
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker

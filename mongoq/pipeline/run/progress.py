@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.protocol.history.stats import QueueStats
+from mongoq.protocol.history.counters import QueueStats
 
 if TYPE_CHECKING:
     from mongoq.pipeline.run.run import AsyncRun, Run

@@ -21,7 +21,7 @@ from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
 from mongoq.protocol.claim.filtering import check_on_server
 from mongoq.protocol.coordination.heartbeats import begin
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.history.stats import stats
+from mongoq.protocol.history.counters import stats
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine

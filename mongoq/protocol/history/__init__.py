@@ -1,6 +1,5 @@
 """Processed items, and reads that change nothing: history, searches, counters, replay, dead letters.
 
-``pages`` reads history page by page: start there; ``search`` looks for few items among many. ``replay`` pushes
-processed items again, with the help of ``copying``; ``dead_letters`` hands dead letters back. ``read`` and ``stats``
-read queues without changing them.
+``query`` reads, counts and deletes items page by page and slice by slice: start there. ``replay`` pushes processed
+items again; ``dead_letters`` hands dead letters back. ``read`` and ``counters`` read queues without changing them.
 """

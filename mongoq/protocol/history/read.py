@@ -18,28 +18,10 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.sequence.delete import NOT_IN_ORDER, delete_in_order, delete_placed
+from mongoq.protocol.sequence.delete import NOT_IN_ORDER, delete_placed
 from mongoq.protocol.sequence.hold import find_letters
 from mongoq.protocol.sequence.repair import find_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol.wait.wait import find_next_due
-
-__all__ = [
-    "Counts",
-    "Selection",
-    "count_states",
-    "counts",
-    "counts_of",
-    "find_next_due",
-    "find_queues",
-    "get",
-    "peek",
-    "purge",
-    "queues",
-    "remove",
-    "size",
-    "trail",
-]
 
 M = TypeVar("M")
 Selection = State | None
@@ -200,20 +182,6 @@ def remove(context: QueueContext[Any], id: Id) -> Flow[bool]:
     alone = {"filter": {**filter, **NOT_IN_ORDER}}
     is_deleted: bool = yield from Command("delete_one", alone, lambda reply: bool(reply.deleted_count))
     return is_deleted or (yield from delete_placed(context, filter)) > 0
-
-
-def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
-    """Delete the items of a state, or all live items that no caller holds (``delete``).
-
-    It is not atomic: a crash in between leaves the rest. Items that others wait for go in transactions, in which the
-    next ones follow.
-    """
-    yield from ensure_ready(context)
-    now = context.broker.clock.now()
-    filter = in_state(context.name, state, now)
-    if state is None:
-        filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    return (yield from delete_in_order(context, filter, blocked=state is None))
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:

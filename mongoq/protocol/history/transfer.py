@@ -159,10 +159,10 @@ def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, An
     context.state.expect_remembered(DEFAULT_REMEMBER)
     encoding, result = context.broker.encoding, ImportResult()
     pairs = [(envelope, encoding.raw(envelope)) for envelope in dated]
-    for chunk in chunks([pair for pair in pairs if "place" not in pair[0]], _size):
-        result += yield from _insert(context, chunk)
-    for chunk in chunks([pair for pair in pairs if "place" in pair[0]], _size):
-        result += yield from _insert_in_order(context, [envelope for envelope, _ in chunk])
+    for insert, has_place in ((_insert, False), (_insert_in_order, True)):
+        group = [pair for pair in pairs if ("place" in pair[0]) is has_place]
+        for chunk in chunks(group, lambda pair: len(pair[1].raw)):
+            result += yield from insert(context, chunk)
     return result
 
 
@@ -201,7 +201,10 @@ def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportRes
         yield from retry_until_reply(command)
     except PartlyRefused as refused:
         refusals = refused.refusals
-    _record(context, [envelope for place, (envelope, _) in enumerate(chunk) if place not in refusals])
+    inserted = [envelope for place, (envelope, _) in enumerate(chunk) if place not in refusals]
+    if live := [envelope for envelope in inserted if "when" in envelope]:
+        first, priorities = min(each["when"] for each in live), {each["priority"] for each in live}
+        context.broker.record_put(context.name, first, *priorities, number=len(live))
     if failed := [error for error in refusals.values() if not isinstance(error, Duplicate)]:
         raise own_error(failed[0])
     result = ImportResult(len(chunk) - len(refusals))
@@ -210,12 +213,9 @@ def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportRes
     return result
 
 
-def _size(pair: Pair) -> int:
-    return len(pair[1].raw)
-
-
-def _insert_in_order(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> Flow[ImportResult]:
+def _insert_in_order(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportResult]:
     """Insert items at the ends of their sequences, in the order given, but for those that exist."""
+    envelopes = [envelope for envelope, _ in chunk]
     documents = yield from find_pushed(context.broker, [envelope["_id"] for envelope in envelopes])
     met = {document["_id"]: document for document in documents}
     others = [found for found in met.values() if not is_same_push(found, context.name)]
@@ -230,14 +230,6 @@ def _insert_in_order(context: QueueContext[Any], envelopes: Sequence[Mapping[str
 
 def _other_queue(found: Mapping[str, Any]) -> str:
     return f"an item of queue {found.get('q')!r} has its id"
-
-
-def _record(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> None:
-    live = [envelope for envelope in envelopes if "when" in envelope]
-    if live:
-        first = min(envelope["when"] for envelope in live)
-        priorities = {envelope["priority"] for envelope in live}
-        context.broker.record_put(context.name, first, *priorities, number=len(live))
 
 
 def _resolve(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportResult]:

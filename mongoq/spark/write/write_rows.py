@@ -18,7 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
-from mongoq.protocol.history.copying import find_originals
+from mongoq.protocol.history.replay import find_originals
 from mongoq.protocol.push.insert import Keyed
 from mongoq.protocol.push.push import Draft, Push, push_each
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held

@@ -19,7 +19,7 @@ from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import read_time, time_text
 from mongoq.protocol.admin import purge
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.web import audit
 from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
 from mongoq.web.pages.render import Renderer, make_address, root_of, show_count

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse
 
 from mongoq import __version__
 from mongoq.model.encoding.extended_json import duration_text, json_text, time_text
-from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.web.guard import grant_of
 from mongoq.web.problems import SAFE_METHODS, path_of
 

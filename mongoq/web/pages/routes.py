@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from mongoq.model.limits import describe_start
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.history.dead_letters import FailureGroup
-from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.query import make_query
 from mongoq.protocol.insight import find_item, read_queues, read_settings
 from mongoq.web import readings
 from mongoq.web.models import ListedState
@@ -139,9 +139,7 @@ class _Pages:
         kind = find_kind(queue, dead=dead, errors=self._error_queues)
         first, last = await self._services.read_times(since, until)
         selected: Any = None if state == "live" else state
-        wanted = history_range(
-            handle._context, since=first, until=last, where=where or None, state=selected, page=LISTED
-        )
+        wanted = make_query(handle._context, since=first, until=last, where=where or None, state=selected, page=LISTED)
         page = await self._services.list_items(handle, wanted, cursor)
         limits = queue.limits
         start = limits and describe_start(limits, paused=queue.paused, consumers=queue.consumers)

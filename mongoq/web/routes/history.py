@@ -11,8 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.protocol.history.pages import BoundedCount, history_range
-from mongoq.protocol.history.search import count_range
+from mongoq.protocol.history.query import BoundedCount, count_range, make_query
 from mongoq.web import audit
 from mongoq.web.models import ItemList, ReplayHistory, Sent
 from mongoq.web.routes.items import LISTED
@@ -52,7 +51,7 @@ def make_router(services: Services) -> APIRouter:
         """
         handle = await services.open_queue(queue)
         first, last = await services.read_times(since, until)
-        wanted = history_range(handle._context, since=first, until=last, where=where, state="processed", page=limit)
+        wanted = make_query(handle._context, since=first, until=last, where=where, state="processed", page=limit)
         return await services.respond_with_payloads(services.list_items(handle, wanted, cursor))
 
     @router.post("/replay", response_model=Sent)
@@ -92,7 +91,7 @@ async def count_matches(
     """
     if ids is not None or not where:
         return None
-    wanted = history_range(handle._context, since=since, until=until, where=where, state="processed", page=1)
+    wanted = make_query(handle._context, since=since, until=until, where=where, state="processed", page=1)
     counted: BoundedCount = await services.client.read(count_range, wanted, handle=handle, limit=COUNT_LIMIT)
     return None if counted.exact or counted.number >= limit else counted
 

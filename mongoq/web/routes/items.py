@@ -11,7 +11,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import is_known
-from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.query import make_query
 from mongoq.protocol.insight import find_item, find_keyed
 from mongoq.web import audit
 from mongoq.web.client import BrokerClient
@@ -52,7 +52,7 @@ def make_router(services: Services) -> APIRouter:
         """
         handle = await services.open_queue(queue)
         selected: Any = None if state == "live" else state
-        wanted = history_range(handle._context, since=None, until=None, where=where, state=selected, page=limit)
+        wanted = make_query(handle._context, since=None, until=None, where=where, state=selected, page=limit)
         return await services.respond_with_payloads(services.list_items(handle, wanted, cursor))
 
     @router.get("/items/{id}", response_model=ItemDocument)

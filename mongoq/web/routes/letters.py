@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -15,7 +15,8 @@ from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.item_document import to_plain
 from mongoq.protocol.admin import purge
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.pages import BoundedCount, Range
+from mongoq.protocol.history.query import BoundedCount, count_free
+from mongoq.protocol.history.query import Query as ItemQuery
 from mongoq.protocol.insight import find_dead_queue
 from mongoq.web import audit
 from mongoq.web.models import (
@@ -123,9 +124,9 @@ def select(letters: Any, **filters: Any) -> Any:
     return dead_letters.selection(letters._context, **filters)
 
 
-def with_page(chosen: Range, limit: int) -> Range:
+def with_page(chosen: ItemQuery, limit: int) -> ItemQuery:
     """Return a range with a page of this size."""
-    return Range(chosen.state, chosen.since, chosen.until, chosen.where, limit)
+    return replace(chosen, page=limit)
 
 
 async def send_letters(
@@ -174,9 +175,7 @@ async def _count(
 
 async def count_letters(services: Services, letters: Any, chosen: Any, limit: int) -> BoundedCount:
     """Count letters before a change that concerns ``limit`` of them at most."""
-    counted: BoundedCount = await services.client.read(
-        dead_letters.count_letters, chosen, handle=letters, limit=COUNT_LIMIT
-    )
+    counted: BoundedCount = await services.client.read(count_free, chosen, handle=letters, limit=COUNT_LIMIT)
     return BoundedCount(limit) if counted.number >= limit else counted
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.protocol.history.pages import BoundedCount, history_range
-from mongoq.protocol.history.search import count_range
+from mongoq.protocol.history.query import BoundedCount, count_range, make_query
 from mongoq.protocol.insight import BUDGET, read_queues, read_settings
 from mongoq.web import audit
 from mongoq.web.models import Action, Changed, DropQueue, QueueList, SettingsDocument
@@ -57,7 +56,7 @@ def make_router(services: Services) -> APIRouter:
         handle = await services.open_queue(action.queue)
         counted = BoundedCount()
         for state in LIVE_STATES:
-            live = history_range(handle._context, since=None, until=None, where=None, state=state, page=1)
+            live = make_query(handle._context, since=None, until=None, where=None, state=state, page=1)
             counted += await client.read(count_range, live, handle=handle, limit=COUNT_LIMIT)
         if counted.number > services.max_bulk and action.force:
             raise ArgumentInvalid("force", f"the queue holds more than {services.max_bulk:,} items; purge it first")

@@ -121,7 +121,7 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
         update = {"$inc": dict(sums[name]), **date}
         statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
-    refused = yield from (_send_singly(statements) if broker.serverless else _send_together(statements))
+    refused = yield from _send(broker, statements)
     for place, error in refused.items():
         # Two processes inserted the document at the same time; the next flush finds it and adds to it.
         if not isinstance(error, Duplicate):
@@ -131,23 +131,20 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
     return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
 
 
-def _send_together(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
-    if statements:
+def _send(broker: BrokerContext, statements: list[tuple[str, dict[str, Any]]]) -> Flow[Mapping[int, Exception]]:
+    """Send the statements, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
+    refused: dict[int, Exception] = {}
+    if broker.serverless:
+        for place, (_, arguments) in enumerate(statements):
+            try:
+                yield from Command("update_one", arguments)
+            except Refused as error:
+                refused[place] = error
+    elif statements:
         try:
             yield from Command("bulk_write", {"requests": statements, "ordered": False})
         except PartlyRefused as partly:
             return partly.refusals
-    return {}
-
-
-def _send_singly(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
-    """Send the statements one by one: mongomock has no ``bulkWrite``."""
-    refused: dict[int, Exception] = {}
-    for place, (_, arguments) in enumerate(statements):
-        try:
-            yield from Command("update_one", arguments)
-        except Refused as error:
-            refused[place] = error
     return refused
 
 
@@ -156,35 +153,29 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     if broker.stats is not None and time.monotonic() - broker.stats[0] < STATS_CACHE_SECONDS:
         return dict(broker.stats[1])
     yield from ensure_broker_ready(broker, write=False)
-    unwritten = yield from _flush_if_allowed(broker)
-    documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
-    counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
-    depths = yield from _depths(broker)
-    answer = {
-        name: _read(counted.get(name, {}), unwritten.get(name, {}), depths.get(name, Counts()))
-        for name in sorted(counted.keys() | depths.keys() | unwritten.keys())
-    }
-    broker.stats = time.monotonic(), answer
-    return dict(answer)
-
-
-def _flush_if_allowed(broker: BrokerContext) -> Flow[Mapping[str, Mapping[str, int]]]:
-    """Write the counts of this process; return the ones that a user without write access cannot write."""
+    unwritten: Mapping[str, Mapping[str, int]] = {}
     try:
         yield from flush(broker)
     except Exception as error:
         if not is_unauthorized(error):
             raise
+        # The counts of a user without write access are only shown.
         unwritten = broker.counters.take()
         broker.counters.restore(unwritten)
-        return unwritten
-    return {}
+    documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
+    counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
+    depths = yield from _depths(broker)
+    answer = {}
+    for name in sorted(counted.keys() | depths.keys() | unwritten.keys()):
+        numbers = Counter(events_in(counted.get(name, {}))) + Counter(unwritten.get(name, {}))
+        answer[name] = QueueStats(**numbers, counts=depths.get(name, Counts()))
+    broker.stats = time.monotonic(), answer
+    return dict(answer)
 
 
-def _read(document: Mapping[str, Any], unwritten: Mapping[str, int], counts: Counts) -> QueueStats:
-    numbers = {event: document.get(event) for event in EVENTS}
-    stored = {event: number for event, number in numbers.items() if isinstance(number, int)}
-    return QueueStats(**Counter(stored) + Counter(unwritten), counts=counts)
+def events_in(document: Mapping[str, Any]) -> dict[str, int]:
+    """Return the counts of events in a document of counters; other programs may have written anything."""
+    return {event: number for event in EVENTS if isinstance(number := document.get(event), int)}
 
 
 def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
