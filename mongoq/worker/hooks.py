@@ -28,11 +28,12 @@ def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
     """
     if not (hooks and consumer.has_hooks):
         return consumer
-    if consumer.asynchronous:
-        handler: Handler = AsyncHookedHandler(consumer, hooks)
-    else:
-        _check_plain(consumer, hooks)
-        handler = HookedHandler(consumer, hooks)
+    for hook in hooks if not consumer.asynchronous else ():
+        if is_asynchronous(hook):
+            problem = f"{_name(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
+            hint = "make the handler a coroutine function, or the context manager a plain one"
+            raise ArgumentInvalid("around", f"{problem} is a plain function; {hint}")
+    handler: Handler = (AsyncHookedHandler if consumer.asynchronous else HookedHandler)(consumer, hooks)
     return replace(consumer, handler=handler, takes_job=True)
 
 
@@ -68,14 +69,6 @@ def is_asynchronous(hook: Any) -> bool:
     if isinstance(hook, type):
         return hasattr(hook, "__aenter__") and not hasattr(hook, "__enter__")
     return is_function(inspect.isasyncgenfunction, inspect.unwrap(hook))
-
-
-def _check_plain(consumer: Consumer, hooks: Iterable[Hook]) -> None:
-    for hook in hooks:
-        if is_asynchronous(hook):
-            problem = f"{_name(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
-            hint = "make the handler a coroutine function, or the context manager a plain one"
-            raise ArgumentInvalid("around", f"{problem} is a plain function; {hint}")
 
 
 class _Hooked:
