@@ -53,7 +53,6 @@ NAMES = {
     "AsyncEngine": "Engine",
     "AsyncSourceRunner": "SourceRunner",
     "AsyncJob": "Job",
-    "AsyncFetcher": "Fetcher",
     "AsyncSettler": "Settler",
     "AsyncItemRunner": "ItemRunner",
     "AsyncConsumerLoop": "ConsumerLoop",

@@ -1,9 +1,9 @@
 """Workers: handlers run for the items of queues, with threads or asyncio.
 
 ``aio.worker`` is the worker, and ``aio.engine`` runs it: start there; ``threads`` is generated from ``aio``. Each
-consumer has a loop (``aio.consumer_loop``) of a fetcher, an item runner and a settler, around a ``backlog`` that
-decides without I/O. ``handover`` takes items of sequences without a claim. ``outcome_resolver`` maps what a handler
-returned or raised to an outcome; ``sources`` calls the generators of sources.
+consumer has a loop (``aio.consumer_loop``) that claims, an item runner and a settler, around a ``backlog`` that decides
+without I/O. ``outcome_resolver`` maps what a handler returned or raised to an outcome; ``sources`` calls the generators
+of sources.
 """
 
 from mongoq.worker.aio import AsyncJob, AsyncWorker

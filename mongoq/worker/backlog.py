@@ -1,25 +1,27 @@
-"""Backlog of a consumer: items that wait for a run, running items, and items to settle. It decides and does no I/O."""
+"""Backlog of a consumer: items that wait for a run, running items, and items to settle. It decides and does no I/O.
+
+It also knows the leases of these items, and finds the number of items to claim ahead.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
 
 from mongoq.model.arguments import duration
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Failed, Later, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.by_token import ExtendedItems
+from mongoq.worker.circuit_breaker import CircuitBreaker
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.fetch_limits import ByteLimit, CircuitBreaker, PrefetchSizer
 from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.leases import Lease, Leases
 
 
 class SettledCounts:
@@ -42,22 +44,38 @@ class SettledCounts:
         self.endings.update(endings)
 
 
-FAILURES = ("retried", "dead")
-"""Results of items whose handler has failed."""
-GIVEN_BACK = "released"
-
-
-def describe_endings(counts: Iterable[Counter[str]]) -> str:
-    """Return how many items consumers have settled, as a part of a log line."""
-    endings = sum(counts, Counter[str]())
-    failed, back = sum(endings[name] for name in FAILURES), endings[GIVEN_BACK]
-    return f"items done: {endings.total() - failed - back:,}, failed: {failed:,}, given back: {back:,}"
-
-
 RECENT_CLAIM_SECONDS = 1.0
 """Seconds after a full claim in which the next claim is expected to return items as well."""
+MAX_PREFETCH = 2_000
+"""Maximum number of waiting items, unless the consumer sets one: two claims, so that one can be under way."""
+FAST_SECONDS = 0.2
+"""The prefetch grows when a full claim was used up within this time, in seconds, or within the time of its claim."""
+SLOW_SECONDS = 1.0
+"""The prefetch shrinks when items of a claim still wait after this time in seconds."""
+GROWTH_FACTOR = 4
+EXTENSION_DUE_SHARE = 2 / 3
+"""Share of a lease that is left when its extension is due."""
+EXTENSION_EARLY_SHARE = 5 / 6
+"""Share that is left when a lease is extended along with due ones, to save a command."""
 MAX_UNSETTLED = 2_000
 """Unsettled items (waiting or in a settle command) above which claims pause: the server is slower than the handler."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """Lease of items that were claimed together, under one token, or of one that its handler has extended itself.
+
+    Attributes:
+        token: fencing token of the claim.
+        length: time from an extension to the next end.
+        until: current end; changes with each extension.
+        is_extended: True if ``until`` is later than the end that the item objects carry.
+    """
+
+    token: Any
+    length: timedelta
+    until: datetime
+    is_extended: bool = False
 
 
 class Backlog:
@@ -82,9 +100,12 @@ class Backlog:
         self._size = consumer.batch or 1
         self._lock = Lock()
         self._waiting: deque[Item[Any]] = deque()
-        self._leases = Leases()
-        self._sizer = PrefetchSizer(consumer.prefetch, least=self._size)
-        self._byte_limit = ByteLimit(consumer.prefetch_bytes)
+        # Unsettled items, by ``reservation_key``: hashing an ObjectId takes longer than all the rest of a lookup.
+        self._held: dict[Any, tuple[Item[Any], Lease]] = {}
+        self._bytes = self._expected_bytes = 0
+        self._prefetch = self._size if consumer.prefetch is None else consumer.prefetch
+        self._claimed_at = self._empty_at = float("-inf")
+        self._fast_seconds, self._is_full = FAST_SECONDS, False
         self.is_limited, self._max_call = False, self._size
         self._breaker = CircuitBreaker(consumer.retry) if consumer.probe else None
         # Without a handler a claimed item can be settled at once, unless it may belong to a later one (settle group).
@@ -103,12 +124,11 @@ class Backlog:
 
     @property
     def held(self) -> int:
-        return self._leases.items
+        return len(self._held)
 
     def holds(self, item: Item[Any]) -> bool:
         """Return whether an item is not settled yet."""
-        with self._lock:
-            return self._leases.find(item.token, id_key(item.id)) is not None
+        return reservation_key(item) in self._held
 
     @property
     def waiting(self) -> int:
@@ -128,7 +148,7 @@ class Backlog:
     @property
     def is_at_work(self) -> bool:
         """True while an item is held or a lost item still runs; calls that timed out do not count."""
-        return bool(self._leases.items) or any(not run.timed_out for run in list(self.running))
+        return bool(self._held) or any(not run.timed_out for run in list(self.running))
 
     @property
     def is_over(self) -> bool:
@@ -154,15 +174,32 @@ class Backlog:
             if self.is_probing:
                 return self._probe_room(now)
             if self.is_limited:
-                free = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
-                return self._byte_limit.claim_size(free, self._leases.bytes) if free > 0 else 0
-            self._sizer.adjust(now, waiting)
-            ahead, wanted = self._sizer.target, self._count_wanted()
-            # Claim only when half of the target is missing: a few large claims cost less than many small ones.
-            return self._byte_limit.claim_size(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
+                wanted = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
+            else:
+                self._adjust_prefetch(now)
+                wanted = self._count_wanted()
+                if wanted * 2 < self._prefetch:
+                    return 0  # until half of it is missing: a few large claims cost less than many small ones
+            most = self._consumer.prefetch_bytes
+            if most is not None and self._expected_bytes:
+                wanted = min(wanted, max((most - self._bytes) // self._expected_bytes, 0 if self._bytes else 1))
+            return max(wanted, 0)
+
+    def _adjust_prefetch(self, now: float) -> None:
+        """Adjust the number of items that should wait for a run, by how long those of the last claim waited."""
+        if self._consumer.prefetch is not None:
+            return
+        age = now - self._claimed_at
+        lasted = self._empty_at - self._claimed_at if self._empty_at >= self._claimed_at else age
+        if not self._waiting and self._is_full and lasted < self._fast_seconds:
+            self._prefetch = max(min(self._prefetch * GROWTH_FACTOR, MAX_PREFETCH), self._size)
+            self._is_full = False
+        elif self._waiting and age > SLOW_SECONDS:
+            self._prefetch, self._claimed_at = max(self._prefetch // 2, self._size), now
 
     def _probe_room(self, now: float) -> int:
-        return int(not self._leases.items and not self._pause(now))
+        assert self._breaker is not None
+        return int(not self._held and not self._breaker.pause(now))
 
     def room_left(self, n: int) -> int:
         """Return how many of ``n`` items a claim that has waited may still take: others may have been handed over."""
@@ -172,7 +209,7 @@ class Backlog:
     def _count_wanted(self) -> int:
         """Return how many items may be claimed to run, and ahead."""
         free = max(self._consumer.concurrency - len(self.running), 0)
-        return free * self._size + self._sizer.target - len(self._waiting) - self.coming
+        return free * self._size + self._prefetch - len(self._waiting) - self.coming
 
     def has_nothing_to_run(self) -> bool:
         """Return whether a run is free, no item waits or comes for it, and the queue has none either."""
@@ -183,7 +220,7 @@ class Backlog:
     def _count_unsettled(self) -> int:
         """Return the number of items whose calls have ended, items in a settle command included."""
         under_way = sum(len(run.items) for run in self.running if not run.timed_out)
-        return self._leases.items - len(self._waiting) - under_way
+        return len(self._held) - len(self._waiting) - under_way
 
     @property
     def has_unsettled(self) -> bool:
@@ -204,10 +241,8 @@ class Backlog:
 
     def pause(self, most: float) -> float:
         """Return the seconds to rest when there is no room, at most ``most``."""
-        return min(self._pause(time.monotonic()) or most, most)
-
-    def _pause(self, now: float) -> float:
-        return 0.0 if self._breaker is None else self._breaker.pause(now)
+        pause = 0.0 if self._breaker is None else self._breaker.pause(time.monotonic())
+        return min(pause or most, most)
 
     def add(
         self, items: Sequence[Item[Any]], lease: timedelta, *, asked: int, seconds: float = 0.0, back: bool = False
@@ -218,27 +253,53 @@ class Backlog:
         """
         with self._lock:
             now, full = time.monotonic(), len(items) >= asked
-            fitting = self._byte_limit.count_fitting(items, self._leases.bytes)
+            fitting = self._count_fitting(items)
             if self.is_probing:  # maybe only since the claim began
                 fitting = min(fitting, self._probe_room(now))
-            self._leases.add(items, lease)
-            self._sizer.record_claim(now, full=full, seconds=seconds)
-            self._filled_at = now if full else float("-inf")
             if self.closed or back or self.is_stuck:
-                self._release(items)
-                self.settle_event.set()
-                return 0
+                fitting = 0
+            self._hold(items, lease)
+            self._claimed_at, self._is_full, self._fast_seconds = now, full, max(FAST_SECONDS, seconds)
+            self._filled_at = now if full else float("-inf")
             self._waiting.extend(items[:fitting])
             if fitting < len(items):
                 self._release(items[fitting:])
                 self.settle_event.set()
             return -(-len(self._waiting) // self._max_call)
 
-    def refuse(self, item: Item[Any], lease: timedelta, outcome: ResolvedOutcome) -> None:
-        """Add an item that cannot run, with its outcome, to be settled at once."""
+    def _count_fitting(self, items: Sequence[Item[Any]]) -> int:
+        """Return how many of the claimed items to keep within the limit of bytes, and update the expected size."""
+        sizes, most = [item._size for item in items], self._consumer.prefetch_bytes
+        # Halved with each claim, not replaced: a few large items among many small ones stay remembered for some claims.
+        self._expected_bytes = max(max(sizes, default=0), self._expected_bytes // 2)
+        if most is None or self._bytes + sum(sizes) <= most:
+            return len(items)
+        number, total = 0, self._bytes
+        while number < len(sizes) and (total + sizes[number] <= most or total == 0):
+            total += sizes[number]
+            number += 1
+        return number
+
+    def _hold(self, items: Iterable[Item[Any]], length: timedelta) -> None:
+        """Hold claimed items, those under one token under one lease."""
+        lease = None
+        for item in items:
+            if lease is None or item.token is not lease.token:  # the items of one claim share the object of their token
+                assert item.lease_until is not None
+                lease = Lease(item.token, length, item.lease_until)
+            self._held[reservation_key(item)] = item, lease
+            self._bytes += item._size
+
+    def _drop(self, item: Item[Any]) -> None:
+        entry = self._held.pop(reservation_key(item), None)
+        if entry is not None:
+            self._bytes -= entry[0]._size
+
+    def refuse(self, outcomes: Sequence[ItemOutcome], lease: timedelta) -> None:
+        """Add items that cannot run, with their outcomes, to be settled at once."""
         with self._lock:
-            self._leases.add([item], lease)
-            self.outcomes.append((item, outcome))
+            self._hold([item for item, _ in outcomes], lease)
+            self.outcomes += outcomes
         self.settle_event.set()
 
     def next_call(self, event: WakeEvent) -> HandlerCall | None:
@@ -254,9 +315,9 @@ class Backlog:
             self.idle.pop(event, None)
             run = HandlerCall(items, time.monotonic())
             if not waiting:
-                self._sizer.record_empty(run.started)
+                self._empty_at = run.started
             self.running.add(run)
-            if len(waiting) * 2 <= self._sizer.target and not self.fetch_event.was_set:
+            if len(waiting) * 2 <= self._prefetch and not self.fetch_event.was_set:
                 self.fetch_event.set()
             return run
 
@@ -320,7 +381,7 @@ class Backlog:
             run.timed_out = True
             if outcomes is None:
                 for item in run.items:
-                    self._leases.drop(item)
+                    self._drop(item)
             else:
                 self.outcomes += zip(run.items, outcomes, strict=True)
             if self._breaker is not None and self._consumer.on_timeout != "cancel":  # a cancelled call has an outcome
@@ -344,8 +405,13 @@ class Backlog:
                 if first.setdefault(id_key(entry[0].id), entry) is not entry:
                     rest.append(entry)
             self.outcomes = rest
-            current = self._leases.current
-            return [(current(item), outcome) for item, outcome in first.values()]
+            outcomes = []
+            for item, outcome in first.values():
+                _, lease = self._held.get(reservation_key(item), (None, None))
+                outcomes.append(
+                    (item if lease is None or not lease.is_extended else item.held_until(lease.until), outcome)
+                )
+            return outcomes
 
     def restore(self, outcomes: Iterable[ItemOutcome]) -> None:
         """Put back outcomes that could not be settled, for another try."""
@@ -356,7 +422,7 @@ class Backlog:
         """Drop items that were settled or lost."""
         with self._lock:
             for item in items:
-                self._leases.drop(item)
+                self._drop(item)
         if not self.fetch_event.was_set:
             self.fetch_event.set()
 
@@ -394,14 +460,18 @@ class Backlog:
     def _release(self, items: Iterable[Item[Any]]) -> None:
         self.outcomes += [(item, Release()) for item in items]
 
-    def is_due(self, now: datetime) -> bool:
-        with self._lock:
-            return self._leases.is_due(now)
+    # --- leases ----------------------------------------------------------------------------------
 
-    def leases_to_extend(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
-        """Return the leases to extend now, or soon."""
+    def leases_to_extend(
+        self, now: datetime, share: float = EXTENSION_EARLY_SHARE
+    ) -> list[tuple[Lease, ExtendedItems]]:
+        """Return the leases to extend: those of which less than a ``share`` is left."""
         with self._lock:
-            return self._leases.due(now)
+            ids: dict[Lease, list[Any]] = {}
+            for item, lease in self._held.values():
+                ids.setdefault(lease, []).append(item.id)
+        due = [lease for lease in ids if lease.until - now < lease.length * share]
+        return [(lease, ExtendedItems(lease.token, ids[lease], lease.length)) for lease in due]
 
     def set_lease_end(self, lease: Lease, until: datetime) -> None:
         with self._lock:
@@ -411,7 +481,11 @@ class Backlog:
         """Give items that a handler has extended leases of their own."""
         with self._lock:
             for item in items:
-                self._leases.split(item)
+                held_item, lease = self._held.get(reservation_key(item), (None, None))
+                if held_item is not None and lease is not None:
+                    assert item.lease_until is not None
+                    own = Lease(item.token, lease.length, item.lease_until, is_extended=True)
+                    self._held[reservation_key(item)] = held_item, own
 
     def lose(self, token: Any, key: Any) -> tuple[Item[Any], HandlerCall | None] | None:
         """Record the loss of an item to another worker; returns the item, with its call unless it waited.
@@ -420,16 +494,15 @@ class Backlog:
         loss.
         """
         with self._lock:
-            item = self._leases.find(token, key)
+            item, _ = self._held.get((key, id_key(token)), (None, None))
             if item is None:
                 return None
-            for run in list(self.running):
-                if not run.pops and any(other is item for other in run.items):
-                    run.lost.add(key)
-                    self._leases.drop(item)
-                    return item, run
-            if any(other is item for other in self._waiting):
+            run = next((run for run in self.running if not run.pops and any(each is item for each in run.items)), None)
+            if run is not None:
+                run.lost.add(key)
+            elif any(each is item for each in self._waiting):
                 self._waiting.remove(item)
-                self._leases.drop(item)
-                return item, None
-            return None
+            else:
+                return None
+            self._drop(item)
+            return item, run

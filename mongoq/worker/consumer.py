@@ -186,7 +186,13 @@ def consumer(
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {retry!r:.60}")
     limit = None if max_time is None else duration(max_time, "max_time", zero=False)
-    _check_timeout(on_timeout, limit, handler, asynchronous=asynchronous)
+    if on_timeout not in get_args(OnTimeout):
+        raise ArgumentInvalid("on_timeout", f"'log', 'release' or 'cancel', not {on_timeout!r:.60}")
+    if on_timeout != "log" and limit is None:
+        raise ArgumentInvalid("on_timeout", f"{on_timeout!r} needs a max_time; give both, or none")
+    if on_timeout == "cancel" and not asynchronous:
+        hint = "a thread cannot be cancelled; take on_timeout='release', or make it a coroutine function"
+        raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
     if rate_key is not None and batch is not None:
         raise ArgumentInvalid("rate_key", "the items of a batch start together; give batch= or rate_key=, not both")
     return Consumer(
@@ -211,16 +217,6 @@ def consumer(
 
 async def any_handler(_: Any) -> None:
     """Do nothing: a stand-in for checking options before the handler is known."""
-
-
-def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, asynchronous: bool) -> None:
-    if on_timeout not in get_args(OnTimeout):
-        raise ArgumentInvalid("on_timeout", f"'log', 'release' or 'cancel', not {on_timeout!r:.60}")
-    if on_timeout != "log" and limit is None:
-        raise ArgumentInvalid("on_timeout", f"{on_timeout!r} needs a max_time; give both, or none")
-    if on_timeout == "cancel" and not asynchronous:
-        hint = "a thread cannot be cancelled; take on_timeout='release', or make it a coroutine function"
-        raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
 
 
 def check_log_errors(value: Any) -> LogErrors:

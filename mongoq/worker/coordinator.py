@@ -14,11 +14,13 @@ from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
+from mongoq.model.outcomes import Failed, ResolvedOutcome
 from mongoq.model.process import dice
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer, LogErrors
+from mongoq.worker.failure_log import hide_text, log_failure
 from mongoq.worker.outcome_resolver import error_kind
 
 logger = logging.getLogger("mongoq.worker")
@@ -88,17 +90,53 @@ class Coordinator:
         """Return whether any consumer holds an item, or may be about to."""
         return self.holds_anything() or any(loop.backlog.claiming for loop in self.loops)
 
-    def halt(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> None:
-        """Stop a consumer, and the others of its stage: an item has failed for good and has no queue to go to."""
+    # --- logs and failures -----------------------------------------------------------------------
+
+    def log(
+        self,
+        level: int,
+        text: str,
+        *words: object,
+        item: Item[Any] | None = None,
+        queue: str | None = None,
+        duration: float | None = None,
+    ) -> None:
+        """Log a line with the fields of an item or a queue, and this worker's name; errors among the words are hidden.
+
+        What is shown of an error follows ``log_errors``.
+        """
+        shown = [self.hide(word) if isinstance(word, BaseException) else word for word in words]
+        logger.log(level, text, *shown, extra=log_fields(item, queue=queue, worker=self.worker, duration=duration))
+
+    def hide(self, error: BaseException) -> object:
+        """Return what a log shows of an error."""
+        return hide_text(error, self.log_errors)
+
+    def report_failure(
+        self,
+        consumer: Consumer,
+        item: Item[Any],
+        outcome: ResolvedOutcome,
+        *,
+        traced: bool = True,
+        duration: float | None = None,
+    ) -> None:
+        """Log the outcome of an item if it is a failure, and stop the consumer if the item has no queue to go to."""
+        if not isinstance(outcome, Failed):
+            return
+        own: dict[str, Any] = {"worker": self.worker, "log_errors": self.log_errors}
+        own |= {"counted": outcome.counted, "gone": consumer.pops, "traced": traced, "duration": duration}
+        log_failure(logger, consumer.context, item, outcome, consumer.title, **own)
+        if not outcome.halts:
+            return
         stage = consumer.stage  # a stage may take items from several queues
         loops = [loop for loop in self.loops if loop.consumer is consumer or (stage and loop.consumer.stage == stage)]
         if all(loop.halted for loop in loops):
             return
-        words = consumer.title, item.id, item.queue, error_kind(error)
-        fields = log_fields(item, worker=self.worker)
-        logger.error("%s stops: item %s of queue %r has failed for good: %s", *words, extra=fields)
+        words = consumer.title, item.id, item.queue, error_kind(outcome.error)
+        self.log(logging.ERROR, "%s stops: item %s of queue %r has failed for good: %s", *words, item=item)
         for loop in loops:
-            loop.halted = loop.halted or (item, error)
+            loop.halted = loop.halted or (item, outcome.error)
             loop.backlog.close()
         self.changed.set()
 
@@ -158,12 +196,13 @@ class Coordinator:
             # A loop that is left behind at the end does not try again.
             if type(error) not in outage.kinds and not self.halted:
                 outage.kinds.add(type(error))
-                text = _error_text(error) if self.log_errors == "message" else type(error).__name__
-                logger.warning(
-                    "the server does not %s as it should, and the worker tries again: %s",
-                    *(what, text),
-                    extra=log_fields(worker=self.worker),
-                )
+                code, text = getattr(error, "code", None), type(error).__name__
+                if self.log_errors == "message":  # a server's own message may quote payloads
+                    text = spoken(error) if code is None else f"{text}, code {code}"
+                    if code == UNAUTHORIZED_CODE:
+                        text += f": the server {describe_missing_right(error)}"
+                line = "the server does not %s as it should, and the worker tries again: %s"
+                self.log(logging.WARNING, line, what, text)
             pause, outage.pause = outage.pause, min(outage.pause * 2, MAX_BACKOFF_SECONDS)
         # Jitter, so that the loops of many workers do not come back to a recovered server together.
         return pause * dice.uniform(0.5, 1.0)
@@ -182,11 +221,12 @@ class Coordinator:
     def describe_outages(self) -> list[str]:
         """Return the kinds of commands that fail at the moment, a sentence each."""
         with self._lock:
-            outages = [(what, time.monotonic() - one.since, set(one.kinds)) for what, one in self._outages.items()]
-        return [
-            f"the server does not {what} as it should, for {seconds:.0f} s: {', '.join(sorted(map(_kind_name, kinds)))}"
-            for what, seconds, kinds in outages
-        ]
+            now = time.monotonic()
+            return [
+                f"the server does not {what} as it should, for {now - outage.since:.0f} s: "
+                + ", ".join(sorted(kind.__name__ for kind in outage.kinds))
+                for what, outage in self._outages.items()
+            ]
 
     def report_recovery(self, what: str) -> None:
         """Record that commands of this kind succeed, or do so again."""
@@ -197,18 +237,4 @@ class Coordinator:
             outage = self._outages.pop(what, None)
         if outage is not None:
             seconds = time.monotonic() - outage.since
-            fields = log_fields(worker=self.worker, duration=seconds)
-            logger.warning("the server does %s again, after %.1f s", what, seconds, extra=fields)
-
-
-def _kind_name(kind: type[Exception]) -> str:
-    return kind.__name__
-
-
-def _error_text(error: Exception) -> str:
-    """Return the log text of a server error: its code, since a server's own message may quote payloads."""
-    code = getattr(error, "code", None)
-    if code is None:
-        return spoken(error)
-    right = f": the server {describe_missing_right(error)}" if code == UNAUTHORIZED_CODE else ""
-    return f"{type(error).__name__}, code {code}{right}"
+            self.log(logging.WARNING, "the server does %s again, after %.1f s", what, seconds, duration=seconds)

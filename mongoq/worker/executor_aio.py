@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from threading import get_ident
 from typing import Any, TypeVar
 
 import anyio
@@ -65,7 +64,11 @@ class DaemonThreads:
             except RuntimeError:  # the event loop has ended, so no caller waits
                 pass
 
-        thread = self._idle.pop() if self._idle else self._start_thread()
+        if self._idle:
+            thread = self._idle.pop()
+        else:
+            thread = SimpleQueue()
+            threading.Thread(target=_serve, args=(thread,), name="mongoq-handler", daemon=True).start()
         thread.put(work)
         while not results:
             try:
@@ -87,11 +90,6 @@ class DaemonThreads:
         for thread in self._idle:
             thread.put(None)
         self._idle.clear()
-
-    def _start_thread(self) -> SimpleQueue[_Work | None]:
-        tasks: SimpleQueue[_Work | None] = SimpleQueue()
-        threading.Thread(target=_serve, args=(tasks,), name="mongoq-handler", daemon=True).start()
-        return tasks
 
 
 def _serve(tasks: SimpleQueue[_Work | None]) -> None:
@@ -195,7 +193,14 @@ class AioExecutor:
                 return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
                 await self._clear_cancellation()
-        work = partial(_run_in_thread, run, consumer.handler, arguments)
+
+        def work() -> tuple[Any, BaseException | None]:
+            run.where = threading.get_ident()
+            try:
+                return run.context.call(consumer.handler, *arguments), None
+            except BaseException as error:  # a future cannot carry every exception to a task
+                return None, error
+
         returned, error = await self._threads.run(work, lambda: self._abandoned)
         if error is not None:
             raise error
@@ -239,14 +244,3 @@ class AioExecutor:
 
 async def _await_handler(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return await handler(*arguments)
-
-
-def _run_in_thread(
-    run: HandlerCall, handler: Callable[..., Any], arguments: tuple[Any, ...]
-) -> tuple[Any, None] | tuple[None, BaseException]:
-    """Return the handler's result or exception as a pair: a future cannot carry every exception to a task."""
-    run.where = get_ident()
-    try:
-        return run.context.call(handler, *arguments), None
-    except BaseException as error:
-        return None, error

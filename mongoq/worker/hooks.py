@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import replace
 from typing import Any
@@ -28,11 +28,12 @@ def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
     """
     if not (hooks and consumer.has_hooks):
         return consumer
-    if consumer.asynchronous:
-        handler: Handler = AsyncHookedHandler(consumer, hooks)
-    else:
-        _check_plain(consumer, hooks)
-        handler = HookedHandler(consumer, hooks)
+    for hook in hooks if not consumer.asynchronous else ():
+        if is_asynchronous(hook):
+            problem = f"{_name(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
+            hint = "make the handler a coroutine function, or the context manager a plain one"
+            raise ArgumentInvalid("around", f"{problem} is a plain function; {hint}")
+    handler = _hook_coroutine(consumer, hooks) if consumer.asynchronous else _hook_plain(consumer, hooks)
     return replace(consumer, handler=handler, takes_job=True)
 
 
@@ -70,67 +71,50 @@ def is_asynchronous(hook: Any) -> bool:
     return is_function(inspect.isasyncgenfunction, inspect.unwrap(hook))
 
 
-def _check_plain(consumer: Consumer, hooks: Iterable[Hook]) -> None:
-    for hook in hooks:
-        if is_asynchronous(hook):
-            problem = f"{_name(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
-            hint = "make the handler a coroutine function, or the context manager a plain one"
-            raise ArgumentInvalid("around", f"{problem} is a plain function; {hint}")
+def _hook_plain(consumer: Consumer, hooks: Sequence[Hook]) -> Handler:
+    """Return a plain function that calls the handler inside hooks, all of which run in its thread.
 
+    It returns ``None`` if a hook has suppressed an exception.
+    """
 
-class _Hooked:
-    """Handler inside hooks."""
-
-    def __init__(self, consumer: Consumer, hooks: Iterable[Hook]) -> None:
-        self._consumer = consumer
-        self._hooks = tuple(hooks)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._consumer.handler!r}>"
-
-    def _call(self, payload: Any, job: Any) -> Any:
-        handler = self._consumer.handler
-        return handler(payload, job) if self._consumer.takes_job else handler(payload)
-
-    def _resolve(self, job: Any, returned: Any) -> Any:
-        """Find the outcomes of the call while the hooks can see its errors; returns ``job.returned``."""
-        if job._outcomes is None:  # the innermost one does it
-            job._outcomes, job.returned = resolve_result(self._consumer, job.items, returned)
-        return job.returned
-
-
-class HookedHandler(_Hooked):
-    """Plain function inside hooks, all of which run in its thread."""
-
-    def __call__(self, payload: Any, job: Any) -> Any:
-        """Enter the hooks, call the handler, and return its result; ``None`` if a hook has suppressed an exception."""
+    def handle(payload: Any, job: Any) -> Any:
         with ExitStack() as stack:
-            for hook in self._hooks:
+            for hook in hooks:
                 stack.enter_context(hook(job))  # type: ignore[arg-type]  # another kind raises TypeError
             with ForkGuard():
-                returned = self._call(payload, job)
-            return self._resolve(job, returned)
+                returned = consumer.handler(payload, job) if consumer.takes_job else consumer.handler(payload)
+            return _resolve(consumer, job, returned)
         job._outcomes = None  # type: ignore[unreachable]  # a hook may suppress an exception
         return None
 
+    return handle
 
-class AsyncHookedHandler(_Hooked):
-    """Coroutine function inside hooks, all of which run in its task."""
 
-    async def __call__(self, payload: Any, job: Any) -> Any:
-        """Enter the hooks, call the handler, and return its result; ``None`` if a hook has suppressed an exception."""
+def _hook_coroutine(consumer: Consumer, hooks: Sequence[Hook]) -> Handler:
+    """Return the same as a coroutine function; all hooks run in its task."""
+
+    async def handle(payload: Any, job: Any) -> Any:
         async with AsyncExitStack() as stack:
-            for hook in self._hooks:
+            for hook in hooks:
                 manager: Any = hook(job)
                 if hasattr(type(manager), "__aenter__"):
                     await stack.enter_async_context(manager)
                 else:
                     stack.enter_context(manager)
             with ForkGuard():
-                returned = await self._call(payload, job)
-            return self._resolve(job, returned)
+                returned = await (consumer.handler(payload, job) if consumer.takes_job else consumer.handler(payload))
+            return _resolve(consumer, job, returned)
         job._outcomes = None  # type: ignore[unreachable]  # a hook may suppress an exception
         return None
+
+    return handle
+
+
+def _resolve(consumer: Consumer, job: Any, returned: Any) -> Any:
+    """Find the outcomes of the call while the hooks can see its errors; returns ``job.returned``."""
+    if job._outcomes is None:  # the innermost one does it
+        job._outcomes, job.returned = resolve_result(consumer, job.items, returned)
+    return job.returned
 
 
 def _name(hook: Any) -> str:

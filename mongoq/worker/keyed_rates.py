@@ -74,7 +74,10 @@ class KeyedRates:
                 late = {id_key(item.id): self._slots.pop(id_key(item.id), None) for item in alike}
                 own = next((slots.detach() for slots in late.values() if slots is not None), None)
             has_turn = {key: slots is not None for key, slots in late.items()}
-            has_turn |= {id_key(item.id): True for item in alike if _is_in_line(item)}
+            for item in alike:  # one may have come back at its turn in the line of its key
+                throttled = item.stored("throttled")
+                if isinstance(throttled, Mapping) and throttled.get("in_line") is True:
+                    has_turn[id_key(item.id)] |= throttled.get("until") == item.due
             alike.sort(key=lambda item: not has_turn[id_key(item.id)])
             turns = [has_turn[id_key(item.id)] for item in alike]
             options: dict[str, Any] = {"room": room - len(kept), "own": own, "known": known.get(id)}
@@ -102,13 +105,6 @@ class KeyedRates:
     def is_late(self, item: Item[Any]) -> bool:
         """Return whether an item has expired while it waited for its slot; one that has left its queue runs."""
         return not self._consumer.pops and is_expired(item, self._broker.clock.now())
-
-
-def _is_in_line(item: Item[Any]) -> bool:
-    """Return whether an item has come back at its turn in the line of its key."""
-    throttled = item.stored("throttled")
-    is_marked = isinstance(throttled, Mapping) and throttled.get("in_line") is True
-    return is_marked and throttled.get("until") == item.due
 
 
 def _release(put_off: PutOff | None) -> Release:

@@ -159,7 +159,7 @@ class Limiter:
             if most is None:
                 yield from self._alone(self._leave)
             elif n:  # before the slots: one that is taken without a permit is lost to the other workers
-                n = yield from self._alone(partial(self._take_for_claim, most, n))
+                n = yield from self._alone(partial(self._take_permits, most, n))
             if n and has_slots:
                 n = yield from self._take_slots(n)
         except LimitContended:
@@ -201,17 +201,17 @@ class Limiter:
         if usable > 0:
             return False
         if left > 0:
-            self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
+            self._rest_until_slot()
             return True
         self._resume_at = max(self._resume_at, self._slots_at)
         return time.monotonic() < self._slots_at
 
     def _take_slots(self, n: int) -> Flow[int]:
         usable, _ = self._count_slots()
-        if usable > 0:
-            return min(n, usable)
-        wait = yield from self._take_block(n)
-        usable, _ = self._count_slots()
+        wait = 0.0
+        if usable <= 0:
+            wait = yield from self._take_block(n)
+            usable, _ = self._count_slots()
         if usable > 0:
             return min(n, usable)
         if wait > 0:
@@ -219,8 +219,11 @@ class Limiter:
             self._rest(min(wait / 1000, MAX_SLOT_REST_SECONDS))
             self._slots_at = self._resume_at
         else:
-            self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
+            self._rest_until_slot()
         return 0
+
+    def _rest_until_slot(self) -> None:
+        self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
 
     def _count_slots(self) -> tuple[int, int]:
         """Return how many slots can be used soon, and later as well, less those of items that are held."""
@@ -259,44 +262,43 @@ class Limiter:
         finally:
             self._changing.release()
 
-    def _take_for_claim(self, most: int, n: int) -> Flow[int]:
-        n = yield from self._take_permits(most, n)
-        self._permitted = n  # before the next flow that changes the permits: it gives back what seems to be unused
-        return n
-
     def _take_permits(self, most: int, n: int) -> Flow[int]:
-        occupied, permits, now = self._backlog.occupied, self._permits, self._context.broker.clock.now()
+        """Return for how many of ``n`` further items there are permits; asks for them unless it knows that already."""
+        occupied, permits = self._backlog.occupied, self._permits
+        self._permitted = 0
+        lease = self._consumer.lease_length
         if permits is not None and self._is_known(permits, most, occupied, occupied + n):
-            if permits.number <= occupied:
-                self._rest(self._pause_without(permits))
+            left = permits.until - self._context.broker.clock.now()
+            is_enough = permits.number <= occupied or left >= lease * PERMIT_LEASES_LEFT
+        else:
+            is_enough = False
+        if not is_enough:
+            if self.is_lost and occupied == 0:
+                self.forget_loss()  # the runs have ended before their leases were to be extended
+                permits = None
+            if self.is_lost:
+                self._rest(REFUSED_PAUSE_SECONDS)
                 return 0
-            if permits.until - now >= self._consumer.lease_length * PERMIT_LEASES_LEFT:
-                return min(n, permits.number - occupied)
-        if self.is_lost and occupied == 0:
-            self.forget_loss()  # the runs have ended before their leases were to be extended
-            permits = None
-        if self.is_lost:
-            self._rest(REFUSED_PAUSE_SECONDS)
-            return 0
-        request = PermitRequest(
-            by=self._by,
-            limit=most,
-            occupied=occupied,
-            wanted=occupied + n,
-            lease=self._consumer.lease_length * PERMIT_LEASES,
-            holds=permits is not None and permits.number > 0,
-        )
-        permits, self._document = yield from take_permits(
-            self._context.broker, self._context.name, request, self._document
-        )
-        self._permits, self._asked_at = permits, time.monotonic()
-        self._asked_limit, self._asked_wanted = most, request.wanted
-        if permits.lost:
-            self.is_lost = occupied > 0
+            request = PermitRequest(
+                by=self._by,
+                limit=most,
+                occupied=occupied,
+                wanted=occupied + n,
+                lease=lease * PERMIT_LEASES,
+                holds=permits is not None and permits.number > 0,
+            )
+            taking = take_permits(self._context.broker, self._context.name, request, self._document)
+            permits, self._document = yield from taking
+            self._permits, self._asked_at = permits, time.monotonic()
+            self._asked_limit, self._asked_wanted = most, request.wanted
+            self.is_lost = permits.lost and occupied > 0
+        assert permits is not None
         if permits.number <= occupied or self.is_lost:
-            self._rest(self._pause_without(permits))
+            self._rest(MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS)
             return 0
-        return min(n, permits.number - occupied)
+        # Before the next flow that changes the permits: it gives back what seems to be unused.
+        self._permitted = min(n, permits.number - occupied)
+        return self._permitted
 
     def _is_known(self, permits: Permits, most: int, occupied: int, wanted: int) -> bool:
         """Return whether a claim goes by the permits held, without asking for them again."""
@@ -307,9 +309,6 @@ class Limiter:
         # A look finds out what others want. That this worker wants more than before, they learn when it asks.
         is_seen = now - self._seen_at < known_for and (permits.number > occupied or wanted <= self._asked_wanted)
         return is_seen or now - self._asked_at < known_for
-
-    def _pause_without(self, permits: Permits) -> float:
-        return MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
 
     # --- after it --------------------------------------------------------------------------------
 
@@ -322,6 +321,8 @@ class Limiter:
 
     def give_back(self) -> Flow[None]:
         """Give back slots and permits that no item needs (``find`` and ``update`` of each)."""
+        if self._permits is None and not self._slots.has_unused:
+            return
         try:
             yield from self._give_back_slots()
             yield from self._alone(self._give_back_permits)
@@ -344,9 +345,8 @@ class Limiter:
 
     def _give_back_permits(self) -> Flow[None]:
         permits, needed = self._permits, self._count_needed()
-        if permits is None or self.is_lost or permits.number <= needed:
-            return
-        yield from self._keep(needed)
+        if permits is not None and not self.is_lost and permits.number > needed:
+            yield from self._keep(needed)
 
     def _count_needed(self) -> int:
         """Return how many permits are used, or are about to be: by slots of about now."""
@@ -369,37 +369,33 @@ class Limiter:
 
         So a claim seldom asks, which takes as long as the claim itself while several workers change the document.
         """
-        permits, now = self._permits, time.monotonic()
+        permits, now, limit = self._permits, time.monotonic(), self._asked_limit
         if permits is None or self.is_lost or permits.number == 0:
             return
         if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._count_needed():
             yield from self.give_back()
         elif now - self._asked_at >= KNOWN_SECONDS / 2:
-            yield from self._look(permits, now)
-
-    def _look(self, permits: Permits, now: float) -> Flow[None]:
-        """Read the document of the permits, and have the next claim ask if the worker may have more or fewer now."""
-        limit = self._asked_limit
-        document = yield from read_document(self._context.broker, self._context.name)
-        planned = None if limit is None else plan_again(document, self._by, limit, self._context.broker.clock.now())
-        if self._permits is not permits or limit != self._asked_limit:
-            return  # a claim has asked meanwhile
-        if planned == permits.number:
-            self._document, self._seen_at = document, now
-        else:
-            self._asked_at = self._seen_at = float("-inf")
+            document = yield from read_document(self._context.broker, self._context.name)
+            planned = None if limit is None else plan_again(document, self._by, limit, self._context.broker.clock.now())
+            if self._permits is not permits or limit != self._asked_limit:
+                return  # a claim has asked meanwhile
+            if planned == permits.number:
+                self._document, self._seen_at = document, now
+            else:  # the next claim asks: the worker may have more or fewer now
+                self._asked_at = self._seen_at = float("-inf")
 
     def extend(self) -> Flow[None]:
         """Extend the lease of the permits, before the leases of the items are; sets ``is_lost`` when it has ended."""
+
+        def extend() -> Flow[None]:
+            permits = self._permits
+            if permits is not None and permits.number and not self.is_lost:
+                yield from self._keep(permits.number)
+
         try:
-            yield from self._alone(self._extend)
+            yield from self._alone(extend)
         except LimitContended:
             pass  # the items are extended only as far as their permits last: at the next time
-
-    def _extend(self) -> Flow[None]:
-        permits = self._permits
-        if permits is not None and permits.number and not self.is_lost:
-            yield from self._keep(permits.number)
 
     def lasts(self, until: datetime) -> bool:
         """Return whether items may be held until then."""

@@ -45,20 +45,6 @@ WAIT_HINT = "nobody waits for it; return its result()"
 COLLECTIONS = (list, tuple, set, frozenset)
 
 
-def refuse_lazy(returned: Any) -> None:
-    """Refuse a lazy value, or a list that holds one, and close it.
-
-    Raises:
-        OutcomeInvalid: the text says how to do the work instead.
-    """
-    for value in _values_of(returned):
-        hint = _hint(value)
-        if hint is not None:
-            close_lazy(returned)
-            where = "" if value is returned else f" in a {type(returned).__name__}"
-            raise OutcomeInvalid(f"a {type(value).__name__} was returned{where}, and {hint}")
-
-
 def close_lazy(returned: Any) -> None:
     """Close a generator, a coroutine or a list of them, so that Python does not warn about a missing await."""
     for value in _values_of(returned):
@@ -78,8 +64,10 @@ def _hint(value: Any) -> str | None:
     if isinstance(value, Future):
         return WAIT_HINT
     try:
-        if isinstance(value, AbstractContextManager | AbstractAsyncContextManager) and _is_generated(value):
-            return ENTER_HINT
+        if isinstance(value, AbstractContextManager | AbstractAsyncContextManager):
+            steps = getattr(value, "gen", None)  # as of one that contextlib.contextmanager has made
+            if inspect.isgenerator(steps) or inspect.isasyncgen(steps):
+                return ENTER_HINT
         # An iterator returns itself from iter(). A mock has all methods too, but returns another object.
         if isinstance(value, Iterator) and not isinstance(value, IOBase) and iter(value) is value:
             return LOOP_HINT
@@ -88,12 +76,6 @@ def _hint(value: Any) -> str | None:
     except Exception:  # an object of the user may raise anything
         return None
     return None
-
-
-def _is_generated(manager: Any) -> bool:
-    """Return whether a context manager was made from a generator, for example by ``contextlib.contextmanager``."""
-    steps = getattr(manager, "gen", None)
-    return inspect.isgenerator(steps) or inspect.isasyncgen(steps)
 
 
 def is_function(predicate: Callable[[Any], bool], handler: Any) -> bool:
@@ -129,8 +111,10 @@ class OutcomeResolver:
             return [Done()] * len(items)
         if isinstance(returned, BaseException):
             return self.failures(consumer, items, returned)
-        if consumer.batch is None:
-            return [self._resolve(consumer, items[0], _read_single(returned))]
+        if consumer.batch is None:  # any other value means success
+            check_result(returned)
+            result = returned if isinstance(returned, HandlerOutcome) else None
+            return [self._resolve(consumer, items[0], result)]
         try:
             results = [_read_entry(entry) for entry in check_entries(items, returned)]
         except OutcomeInvalid:
@@ -227,13 +211,12 @@ def check_result(returned: Any) -> None:
         raise OutcomeInvalid(f"a {name_of(returned)} was returned; return a Move, Fork, Drop, Later, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
-    refuse_lazy(returned)
-
-
-def _read_single(returned: Any) -> HandlerOutcome | None:
-    """Return the outcome of a single item: any other value means success, unless it is most likely a mistake."""
-    check_result(returned)
-    return returned if isinstance(returned, HandlerOutcome) else None
+    for value in _values_of(returned):  # a lazy value, or a list that holds one
+        hint = _hint(value)
+        if hint is not None:
+            close_lazy(returned)
+            where = "" if value is returned else f" in a {type(returned).__name__}"
+            raise OutcomeInvalid(f"a {type(value).__name__} was returned{where}, and {hint}")
 
 
 def _read_entry(entry: Any) -> HandlerResult:

@@ -29,7 +29,8 @@ class RunContext:
     def __init__(self, context: Context, process: int) -> None:
         self._context = context
         self._process = process
-        context.run(_copy_decimals)
+        # Its own decimal settings: a copied context shares the object of the original.
+        context.run(lambda: decimal.setcontext(decimal.getcontext().copy()))
 
     @classmethod
     def current(cls) -> RunContext:
@@ -121,11 +122,6 @@ class Steps(Generator[Any, Any, T]):
     def cr_await(self) -> Any:
         """Awaitable that the coroutine waits for; the watchdog follows it."""
         return self._coroutine.cr_await
-
-
-def _copy_decimals() -> None:
-    """Give this context its own decimal settings: a copied context shares the object of the original."""
-    decimal.setcontext(decimal.getcontext().copy())
 
 
 def _end_child(error: BaseException | None) -> Never:

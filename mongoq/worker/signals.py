@@ -38,7 +38,9 @@ class _Listener:
         self._process = os.getpid()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        stops, below = self._stops(), self._base_handler()
+        stops, below = self._stops(), self.before
+        while isinstance(below, _Listener):  # the handler that was installed before all listeners
+            below = below.before
         if self._process != os.getpid():
             # A child that a handler has forked. Ctrl-C reaches it as well, while the handler may go on; SIGTERM is
             # meant for the child, as by ``Process.terminate()``.
@@ -61,13 +63,6 @@ class _Listener:
         """Return the functions to call, each once, even if one listens in nested blocks."""
         earlier = self.before._stops() if isinstance(self.before, _Listener) else []
         return earlier if self.ended or self._stop in earlier else [self._stop, *earlier]
-
-    def _base_handler(self) -> Any:
-        """Return the handler that was installed before all listeners."""
-        below = self.before
-        while isinstance(below, _Listener):
-            below = below.before
-        return below
 
 
 def _is_default(handler: Any) -> bool:
@@ -107,16 +102,11 @@ def stop_on_signals(stop: Callable[[], object], *, signals: bool = True) -> Iter
     finally:
         for number, listener in listeners.items():
             listener.ended = True
-            _restore(number)
+            present = before = signal.getsignal(number)
+            while isinstance(before, _Listener) and before.ended:
+                before = before.before
+            if before is not present and before is not None:  # of listeners that have ended
+                signal.signal(number, before)
     for listener in listeners.values():
         if listener.raised is not None:
             raise listener.raised
-
-
-def _restore(number: int) -> None:
-    """Restore the handler that was installed before listeners that have ended."""
-    present = before = signal.getsignal(number)
-    while isinstance(before, _Listener) and before.ended:
-        before = before.before
-    if before is not present and before is not None:
-        signal.signal(number, before)

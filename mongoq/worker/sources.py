@@ -67,13 +67,9 @@ class SourcePlan:
     every: timedelta | None
     lease: timedelta
 
-    def open_reader(
-        self, position: Any, notify: Callable[[], None], *, log_errors: LogErrors = "message"
-    ) -> SourceReader:
+    def open_reader(self, position: Any, notify: Callable[[], None], log_errors: LogErrors) -> SourceReader:
         """Return a reader of one call of the handler, not started; it calls ``notify`` when its state changes."""
-        reader = (AsyncSourceReader if self.asynchronous else SourceReader)(self, position, notify)
-        reader.log_errors = log_errors
-        return reader
+        return (AsyncSourceReader if self.asynchronous else SourceReader)(self, position, notify, log_errors)
 
 
 def source_plan(
@@ -88,6 +84,9 @@ def source_plan(
     coroutines: bool,
 ) -> SourcePlan:
     """Check the options and return a plan; ``coroutines`` allows async generator functions."""
+    length = duration(lease, "lease", zero=False)
+    if length < MIN_LEASE:
+        raise ArgumentInvalid("lease", f"a tenth of a second or longer, not {lease!r}")
     return SourcePlan(
         name=name,
         id=id,
@@ -96,15 +95,8 @@ def source_plan(
         asynchronous=_check_handler(handler, coroutines=coroutines),
         batch=check_range(batch, "batch", 1, MAX_BATCH),
         every=None if every is None else duration(every, "every", zero=False),
-        lease=_lease(lease),
+        lease=length,
     )
-
-
-def _lease(value: Any) -> timedelta:
-    length = duration(value, "lease", zero=False)
-    if length < MIN_LEASE:
-        raise ArgumentInvalid("lease", f"a tenth of a second or longer, not {value!r}")
-    return length
 
 
 def _check_handler(handler: Any, *, coroutines: bool) -> bool:
@@ -115,22 +107,15 @@ def _check_handler(handler: Any, *, coroutines: bool) -> bool:
     asynchronous = is_function(inspect.isasyncgenfunction, handler)
     if not (asynchronous or is_function(inspect.isgeneratorfunction, handler)):
         kind = "a coroutine function" if is_function(inspect.iscoroutinefunction, handler) else "a plain function"
-        raise ArgumentInvalid(
-            "handler", f"{name} is {kind}, and a source is a generator; let it yield mongoq.Record(…)"
-        )
+        problem = f"{name} is {kind}, and a source is a generator; let it yield mongoq.Record(…)"
+        raise ArgumentInvalid("handler", problem)
     if asynchronous and not coroutines:
         raise ArgumentInvalid("handler", f"{name} is an async generator; start_async and drain_async run it")
-    if not _takes_position(handler):
-        raise ArgumentInvalid("handler", f"{name} is to take (position), and nothing else")
-    return asynchronous
-
-
-def _takes_position(handler: Any) -> bool:
     try:
         inspect.signature(handler).bind(None)
     except (TypeError, ValueError):
-        return False
-    return True
+        raise ArgumentInvalid("handler", f"{name} is to take (position), and nothing else") from None
+    return asynchronous
 
 
 class SourceReader:
@@ -142,15 +127,13 @@ class SourceReader:
     Attributes:
         ended: True after the generator was closed; it yields nothing more.
         failure: error that ended the generator: its own, or that of a record that cannot be pushed; else ``None``.
-        log_errors: what logs say of an error; set before the start.
     """
 
-    log_errors: LogErrors = "message"
-
-    def __init__(self, plan: SourcePlan, position: Any, notify: Callable[[], None]) -> None:
-        self._plan = plan
-        self._position = position
-        self._notify = notify
+    def __init__(
+        self, plan: SourcePlan, position: Any, notify: Callable[[], None], log_errors: LogErrors = "message"
+    ) -> None:
+        self._plan, self._position = plan, position
+        self._notify, self._log_errors = notify, log_errors
         self._records: deque[Yielded] = deque()
         # Two totals instead of one difference: each is written by one thread alone, so no lock is needed.
         self._read_bytes = self._taken_bytes = 0
@@ -211,7 +194,7 @@ class SourceReader:
             generator = self._plan.handler(self._position)
             for record in generator:
                 self._add(record)
-                while self._is_ahead():
+                while self._is_full():
                     rest(self._room_event, POLL_SECONDS)
                     self._room_event.was_set = False
                 if self._closed:
@@ -222,7 +205,7 @@ class SourceReader:
             if generator is not None:
                 generator.close()
         except BaseException as error:
-            self._log_close_error(error)
+            self._record_failure(error, closing=True)
         self._end()
 
     def _add(self, record: Any) -> None:
@@ -240,7 +223,7 @@ class SourceReader:
             self._notify()
         self._reported_full = full
 
-    def _is_ahead(self) -> bool:
+    def _is_full(self) -> bool:
         return not self._closed and self._is_ahead_by(MAX_BATCHES_AHEAD)
 
     def _check_process(self, error: BaseException | None = None) -> None:
@@ -248,18 +231,17 @@ class SourceReader:
         if self._began_in is not None:
             self._began_in.check(error)
 
-    def _record_failure(self, error: BaseException) -> None:
-        self._check_process(error)
-        if self._closed:
-            self._log(logging.DEBUG, "source %r raised an error after it was told to end: %s", error)
-        else:
-            self.failure = error
-
-    def _log_close_error(self, error: BaseException) -> None:
-        self._log(logging.WARNING, "source %r raised an error when its generator was closed: %s", error)
-
-    def _log(self, level: int, text: str, error: BaseException) -> None:
-        shown = spoken(error) if self.log_errors == "message" else error_line(error, "type")
+    def _record_failure(self, error: BaseException, *, closing: bool = False) -> None:
+        """Keep the error of a generator as the failure of the source; one after its end is only logged."""
+        if not closing:
+            self._check_process(error)
+            if not self._closed:
+                self.failure = error
+                return
+        level, text = logging.DEBUG, "source %r raised an error after it was told to end: %s"
+        if closing:
+            level, text = logging.WARNING, "source %r raised an error when its generator was closed: %s"
+        shown = spoken(error) if self._log_errors == "message" else error_line(error, "type")
         logger.log(level, text, self._plan.name, shown, extra=log_fields(queue=self._plan.queue.name))
 
     def _end(self) -> None:
@@ -275,19 +257,18 @@ class AsyncSourceReader(SourceReader):
     _closing = False
 
     def start(self, context: RunContext) -> None:
+        async def read() -> None:
+            await context.step(self._read_all())
+
+        def finish(task: asyncio.Task[None]) -> None:
+            if task.cancelled() and not self._closed:  # before its first step
+                self.start(context)
+            else:
+                self._end()
+
         self._began_in = context
-        self._task = asyncio.create_task(self._begin(context), name=f"mongoq-read-{self._plan.name}")
-        self._task.add_done_callback(self._finish_task)
-
-    def _finish_task(self, task: asyncio.Task[None]) -> None:
-        """Record the end of the task; start again if it was cancelled before its first step."""
-        if task.cancelled() and not self._closed and self._began_in is not None:
-            self.start(self._began_in)
-        else:
-            self._end()
-
-    async def _begin(self, context: RunContext) -> None:
-        await context.step(self._read_all())
+        self._task = asyncio.create_task(read(), name=f"mongoq-read-{self._plan.name}")
+        self._task.add_done_callback(finish)
 
     def close(self) -> None:
         """Have the generator closed at its current await; later records are ignored."""
@@ -302,7 +283,7 @@ class AsyncSourceReader(SourceReader):
             generator = self._plan.handler(self._position)
             async for record in generator:
                 self._add(record)
-                while self._is_ahead():
+                while self._is_full():
                     await rest_aio(self._room_event, POLL_SECONDS)
                     self._room_event.was_set = False
                 if self._closed:
@@ -314,4 +295,4 @@ class AsyncSourceReader(SourceReader):
             if generator is not None:
                 await generator.aclose()
         except BaseException as error:
-            self._log_close_error(error)
+            self._record_failure(error, closing=True)

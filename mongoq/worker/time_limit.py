@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -21,10 +21,9 @@ from typing import Any
 from mongoq.model.encoding.extended_json import duration_text
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
-from mongoq.model.outcomes import Failed
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.failure_log import FailureReporter
+from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.handler_call import HandlerCall
 
 logger = logging.getLogger("mongoq.worker")
@@ -48,7 +47,7 @@ class TimeLimit:
 
     consumer: Consumer
     backlog: Backlog
-    failures: FailureReporter
+    coordinator: Coordinator
     cancel: Callable[[HandlerCall], None]
 
     def __post_init__(self) -> None:
@@ -81,55 +80,54 @@ class TimeLimit:
         length = duration_text(self.limit * 2 ** max(run.reports - 1, 0))
         return f"{self.consumer.title} has run item {run.items[0].id} for more than {length}"
 
-    def give_up_overdue(self) -> list[list[Item[Any]]]:
-        """Give up overdue calls, if the consumer says so; returns the items left to their leases, by call."""
-        if self.consumer.on_timeout == "log":
-            return []
-        return [run.items for run in self._find_overdue() if self._give_up(run) and not run.pops]
-
     def _find_overdue(self) -> list[HandlerCall]:
         """Return the calls whose handlers have run for longer than the limit; others may still wait for a rate."""
         limit = self.limit.total_seconds()
         return [run for run in list(self.backlog.running) if run.where is not None and run.seconds > limit]
 
-    def _give_up(self, run: HandlerCall) -> bool:
-        """Give up an overdue call; returns whether it was still under way."""
-        consumer, [item, *_] = self.consumer, run.items
-        outcomes = consumer.resolver.failures(consumer, run.items, consumer.timeout_error()) if run.pops else None
-        if not self.backlog.time_out(run, outcomes):
-            return False
-        cancelled = consumer.on_timeout == "cancel"
-        fate = "its handler is cancelled" if cancelled else "it comes again when its lease ends"
-        if outcomes is not None:
-            fate = "it has failed"
-        seconds, worker = run.seconds, self.failures.coordinator.worker
-        words = consumer.title, consumer.max_time, item.id, fate
-        fields = log_fields(item, worker=worker, duration=seconds)
-        logger.error("a run of %s is given up after %s: item %s; %s", *words, extra=fields)
-        if outcomes is not None and isinstance(outcomes[0], Failed):
-            self.failures.log(item, outcomes[0], duration=seconds)
-        if run.job is not None:
-            run.job.lost.set()
-        if cancelled:
-            self.cancel(run)
-        return True
+    def give_up_overdue(self) -> list[list[Item[Any]]]:
+        """Give up overdue calls, if the consumer says so; returns the items left to their leases, by call."""
+        consumer, left = self.consumer, []
+        for run in self._find_overdue() if consumer.on_timeout != "log" else ():
+            outcomes = consumer.resolver.failures(consumer, run.items, consumer.timeout_error()) if run.pops else None
+            if not self.backlog.time_out(run, outcomes):
+                continue  # it has just ended
+            [item, *_], fate = run.items, "it comes again when its lease ends"
+            if outcomes is not None:
+                fate = "it has failed"
+            elif consumer.on_timeout == "cancel":
+                fate = "its handler is cancelled"
+            text = "a run of %s is given up after %s: item %s; %s"
+            words, seconds = (consumer.title, consumer.max_time, item.id, fate), run.seconds
+            self.coordinator.log(logging.ERROR, text, *words, item=item, duration=seconds)
+            if outcomes is None:
+                left.append(run.items)
+            else:
+                self.coordinator.report_failure(consumer, item, outcomes[0], duration=seconds)
+            if run.job is not None:
+                run.job.lost.set()
+            if consumer.on_timeout == "cancel":
+                self.cancel(run)
+        return left
 
 
 class Watchdog:
-    """Logs overdue calls with their stacks.
+    """Logs overdue calls with their stacks, and code that blocks the event loop for half of a lease.
 
-    It has its own thread, so that it also finds a handler that blocks the event loop.
+    It has its own thread, so that it also finds a handler that blocks the event loop. It asks the loop for an answer
+    again and again. Each look without the answer notes the handler that runs.
     """
 
     def __init__(
         self, limits: Sequence[TimeLimit], every: float, worker: str, loop: asyncio.AbstractEventLoop | None
     ) -> None:
-        self._limits = limits
-        self._worker = worker
-        self._every = every
+        self._limits, self._every, self._worker, self._loop = limits, every, worker, loop
         self._ended = threading.Event()
         self._loop_thread = threading.get_ident()
-        self._loop_watch = None if loop is None else LoopWatch(limits, loop, worker)
+        self._asked_at: float | None = None
+        self._looked_at, self._cpu_seconds = time.monotonic(), time.process_time()
+        self._blocking: dict[str, HandlerCall] = {}
+        self._logged_at: dict[str, float] = {}
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="mongoq-watch", daemon=True).start()
@@ -138,45 +136,31 @@ class Watchdog:
         self._ended.set()
 
     def _watch(self) -> None:
-        pause = self._every if self._loop_watch is None else 0.0  # the first handler may block the loop
+        pause = self._every if self._loop is None else 0.0  # the first handler may block the loop
         while not self._ended.wait(pause):
-            if self._loop_watch is not None:
-                pause = min(self._every, self._loop_watch.look())
+            if self._loop is not None:
+                pause = min(self._every, self._look_at_loop(self._loop))
             for consumer, run in [(each.consumer, run) for each in self._limits for run in each.take_overdue()]:
                 seconds = run.seconds
                 logger.log(
                     logging.WARNING if consumer.max_time is None else logging.ERROR,
                     "the handler of %s has run for %.1f s with item %s, and is here:\n%s",
-                    consumer.title,
-                    seconds,
-                    run.items[0].id,
-                    stack_of(run.where, self._loop_thread),
+                    *(consumer.title, seconds, run.items[0].id, stack_of(run.where, self._loop_thread)),
                     extra=log_fields(run.items[0], worker=self._worker, duration=seconds),
                 )
 
-
-class LoopWatch:
-    """Logs code that blocks the event loop for half of a lease, with its stack.
-
-    It asks the loop for an answer again and again. Each look without the answer notes the handler that runs.
-    """
-
-    def __init__(self, limits: Sequence[TimeLimit], loop: asyncio.AbstractEventLoop, worker: str) -> None:
-        self._limits = limits
-        self._loop = loop
-        self._worker = worker
-        self._thread = threading.get_ident()
-        self._asked_at: float | None = None
-        self._looked_at, self._cpu_seconds = time.monotonic(), time.process_time()
-        self._blocking: dict[str, HandlerCall] = {}
-        self._logged_at: dict[str, float] = {}
-
-    def look(self) -> float:
+    def _look_at_loop(self, loop: asyncio.AbstractEventLoop) -> float:
         """Look whether the loop has answered, and log what blocks it; returns the seconds until the next look."""
         lease = min(limit.consumer.lease_length for limit in self._limits).total_seconds()
         last, cpu_seconds = self._looked_at, self._cpu_seconds
         self._looked_at, self._cpu_seconds = now, used = time.monotonic(), time.process_time()
-        running, since = self._find_running(), self._asked_at
+        task, since = asyncio.current_task(loop), self._asked_at
+        running = {  # the call whose task the loop runs at this moment
+            f"{limit.consumer.handler_name} of {limit.consumer.title}": run
+            for limit in self._limits
+            for run in list(limit.backlog.running)
+            if run.where is task is not None
+        }
         if since is None:
             self._blocking.clear()
         if now - last > lease / 3:
@@ -185,34 +169,18 @@ class LoopWatch:
             is_held = bool(running) and used - cpu_seconds >= (now - last) / 2
             since = (since or last) if is_held else None
         if since is None:
-            self._ask(now)
+            self._asked_at = now
+            try:
+                loop.call_soon_threadsafe(setattr, self, "_asked_at", None)
+            except RuntimeError:  # the loop is closed
+                self._asked_at = None
         else:
             self._blocking |= running
             if now - since >= lease / 2:
-                self._log(now, now - since)
+                self._log_blocked(now, now - since)
         return max(lease / 6, 0.02)
 
-    def _ask(self, now: float) -> None:
-        self._asked_at = now
-        try:
-            self._loop.call_soon_threadsafe(self._answer)
-        except RuntimeError:  # the loop is closed
-            self._asked_at = None
-
-    def _answer(self) -> None:
-        self._asked_at = None
-
-    def _find_running(self) -> dict[str, HandlerCall]:
-        """Return the call whose task the loop runs at this moment, by the names of its handler and queue."""
-        task = asyncio.current_task(self._loop)
-        return {
-            f"{limit.consumer.handler_name} of {limit.consumer.title}": run
-            for limit in self._limits
-            for run in list(limit.backlog.running)
-            if run.where is task is not None
-        }
-
-    def _log(self, now: float, seconds: float) -> None:
+    def _log_blocked(self, now: float, seconds: float) -> None:
         names = list(self._blocking) or ["code outside of the handlers' tasks"]
         if all(now - self._logged_at.get(name, -math.inf) < BLOCKED_REPEAT_SECONDS for name in names):
             return
@@ -222,9 +190,7 @@ class LoopWatch:
             "the event loop has been blocked for %.1f s by %s: no lease is extended, and when one ends, another worker "
             "takes its item; use await or asyncio.to_thread, or make the handler a plain function, which runs in a "
             "thread. It is here:\n%s",
-            seconds,
-            " and ".join(names),
-            stack_of(self._thread, self._thread),
+            *(seconds, " and ".join(names), stack_of(self._loop_thread, self._loop_thread)),
             extra=log_fields(item, worker=self._worker, duration=seconds),
         )
 
@@ -235,28 +201,19 @@ def stack_of(where: Any, home: int) -> str:
     if not isinstance(where, asyncio.Task):
         frame = frames.get(where)
         return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)\n"
-    awaited = list(_follow_awaits(where.get_coro()))
+    awaited: list[FrameType] = []
+    coroutine: Any = where.get_coro()
+    while len(awaited) < MAX_FRAMES:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            break
+        awaited.append(frame)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     if not awaited:
         return "(it has just ended)\n"
     frame = frames.get(home)
-    if frame is not None and _is_in(awaited[-1], frame):  # the task runs at this moment, and blocks the event loop
-        return "".join(traceback.format_stack(frame))
-    return "".join(traceback.StackSummary.extract((each, each.f_lineno) for each in awaited).format())
-
-
-def _is_in(wanted: FrameType, frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame is wanted:
-            return True
+    while frame is not None and frame is not awaited[-1]:
         frame = frame.f_back
-    return False
-
-
-def _follow_awaits(coroutine: Any) -> Iterable[FrameType]:
-    """Yield the frames of a coroutine and of the coroutines that it awaits."""
-    for _ in range(MAX_FRAMES):
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is None:
-            return
-        yield frame
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    if frame is not None:  # the task runs at this moment, and blocks the event loop
+        return "".join(traceback.format_stack(frames[home]))
+    return "".join(traceback.StackSummary.extract((each, each.f_lineno) for each in awaited).format())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -29,12 +29,11 @@ from mongoq.protocol.wait.wait import is_drained
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner
 from mongoq.worker.aio.ticker import AsyncTicker, SchedulePlan
-from mongoq.worker.backlog import describe_endings
+from mongoq.worker.backlog import EXTENSION_DUE_SHARE
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.failure_log import error_line, hide_text
-from mongoq.worker.limiter import Limiter
+from mongoq.worker.failure_log import error_line
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.time_limit import Watchdog
@@ -67,11 +66,14 @@ LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 EMPTY_POLL_SECONDS = 0.02, 0.5
 """Seconds between two checks for empty queues, at first and at most."""
 
+ENDING_WITH_STOP = {"repair sequences", "tick schedules"}
+"""Tasks of a worker that end when it is told to stop; the others go on until all its items are settled."""
+
 _worker_numbers = count(1)
 
 
-def _leave_limits(_: Any, limiter: Limiter, number: int) -> Flow[None]:
-    return limiter.leave(number)
+def _leave_limits(_: Any, loop: AsyncConsumerLoop) -> Flow[None]:
+    return loop.limiter.leave(loop.left_behind)
 
 
 class AsyncEngine:
@@ -110,12 +112,11 @@ class AsyncEngine:
         self.source_runners = [
             AsyncSourceRunner(source, broker, self._coordinator, self._executor) for source in sources
         ]
-        self._ticker = AsyncTicker(
-            broker, schedules, self._coordinator, self._executor, is_over=lambda: bool(self._signals or self._ended)
-        )
+        self._ticker = AsyncTicker(broker, schedules)
         self._signals = 0
         self._prepared = self._consuming = False
-        self._heard_at = 0.0
+        self._heard_at, self._started = 0.0, LAST_MOMENT  # set when the work begins
+        self._sweep_at = LAST_MOMENT
         # True after a signal: the next call of stop comes from the program's own handler of that signal.
         self._expects_repeated_stop = self._has_heard = False
         self.interrupted = self._ended = False
@@ -133,10 +134,8 @@ class AsyncEngine:
     @property
     def is_resting(self) -> bool:
         """True when the worker holds no item, and no source is at work here."""
-        return not (
-            self._coordinator.holds_anything()
-            or any(runner.active and not runner.waits for runner in self.source_runners)
-        )
+        is_reading = any(runner.active and not runner.waits for runner in self.source_runners)
+        return not (self._coordinator.holds_anything() or is_reading)
 
     def health(self) -> Health:
         """Return whether the worker consumes, without asking the server; from any thread."""
@@ -244,26 +243,30 @@ class AsyncEngine:
         titles = [loop.consumer.title for loop in self.loops]
         titles += [f"source {runner.plan.name!r}" for runner in self.source_runners]
         self._log("worker %s starts: %s", ", ".join(dict.fromkeys(titles)))
-        self._heard_at = time.monotonic()
+        self._heard_at, self._started = time.monotonic(), self._now()
+        self._sweep_at = self._started
         self._consuming = True  # before the loops: a handler may ask for the health at once
         for loop in self.loops:
             loop.start()
         for runner in self.source_runners:
             runner.start(once=drain)
         if self.loops:
-            self._executor.start(self._keep_leases, "mongoq-keep")
-            self._executor.start(self._repair_sequences, "mongoq-repair")
-            self._executor.start(self._keep_limits, "mongoq-limits")
+            self._start("extend leases", self._extend_due_leases, TICK_SECONDS)
+            self._start("repair sequences", self._repair_sequences, REPAIR_INTERVAL.total_seconds())
+            self._start("take permits back", self._check_permits, TICK_SECONDS)
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
-            self._executor.start(self._time_out, "mongoq-time-out")
+            self._start("keep timeouts", self._time_out, self._check_interval)
         self._executor.start(self._beat, "mongoq-beat")
-        self._executor.start(self._tick, "mongoq-tick")
+        self._start("tick schedules", self._ticker.tick, TICK_SECONDS)
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
         try:
             while not (self._signals or self._coordinator.failure or self._is_idle()):
                 await self._executor.rest(self._coordinator.changed, TICK_SECONDS)
-            self._log("worker %s stops: %s", self._describe_stop())
+            reason = self._describe_reason()
+            if self.interrupted and self._signals < 2 and self._coordinator.failure is None:
+                reason += f"; handlers have {self._grace.total_seconds():g} s"
+            self._log("worker %s stops: %s", reason)
             await self._wind_down()
         except BaseException as error:
             self.stop()
@@ -273,10 +276,7 @@ class AsyncEngine:
             raise
 
     def _log(self, text: str, words: object) -> None:
-        logger.info(text, self._name, words, extra=log_fields(worker=self._name))
-
-    def _hide(self, error: BaseException) -> object:
-        return hide_text(error, self._coordinator.log_errors)
+        self._coordinator.log(logging.INFO, text, self._name, words)
 
     def _describe_reason(self) -> str:
         """Return the reason for the stop; an error that the worker cannot go on with comes first."""
@@ -284,17 +284,10 @@ class AsyncEngine:
             return f"it cannot go on: {error_line(self._coordinator.failure, self._coordinator.log_errors)}"
         return self._stop_reason or "all that it ran has stopped by itself"
 
-    def _describe_stop(self) -> str:
-        """Return the reason for the stop and, unless the worker has come to its end, the time for the handlers."""
-        reason = self._describe_reason()
-        is_early = self.interrupted and self._signals < 2 and self._coordinator.failure is None
-        return f"{reason}; handlers have {self._grace.total_seconds():g} s" if is_early else reason
-
     def _is_idle(self) -> bool:
         """Return whether all consumers have stopped by themselves; without consumers, whether all sources are over."""
-        return all(loop.halted for loop in self.loops) and (
-            bool(self.loops) or all(runner.over for runner in self.source_runners)
-        )
+        parts: Sequence[Any] = self.loops or self.source_runners
+        return all(part.halted if self.loops else part.over for part in parts)
 
     async def _end_all(self) -> None:
         """End all loops, after any kind of end of the main loop."""
@@ -308,9 +301,18 @@ class AsyncEngine:
         for event in self._end_events:
             event.set()
         await self._executor.close(self._last_seconds())
-        if not self._broker._driver.is_cut_off:
-            await self._leave_limits()
-        self._log("worker %s has ended; %s", describe_endings(loop.counts.endings for loop in self.loops))
+        for loop in [] if self._broker._driver.is_cut_off else self.loops:
+            # Permits of runs that were left behind end with their leases, as all do after an error.
+            try:
+                if loop.limiter.is_limited or loop.limiter.holds_permits:
+                    await self._broker._run_within(LAST_SETTLE_SECONDS, _leave_limits, loop)
+            except Exception as error:
+                text = "permits and slots end with their leases: %r"
+                self._coordinator.log(logging.DEBUG, text, error, queue=loop.consumer.name)
+        endings = sum((loop.counts.endings for loop in self.loops), Counter[str]())
+        failed, back = endings["retried"] + endings["dead"], endings["released"]
+        done = endings.total() - failed - back
+        self._log("worker %s has ended; %s", f"items done: {done:,}, failed: {failed:,}, given back: {back:,}")
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -337,8 +339,8 @@ class AsyncEngine:
         while self._is_at_work() and self._now() < deadline:
             await self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
         if self._coordinator.is_at_work():
-            fields = log_fields(worker=self._name)
-            logger.warning("some items could not be given back; they come back when their leases end", extra=fields)
+            text = "some items could not be given back; they come back when their leases end"
+            self._coordinator.log(logging.WARNING, text)
 
     def _last_seconds(self) -> float:
         """Return the seconds for the last commands after the grace: none without a server that could take them."""
@@ -348,11 +350,10 @@ class AsyncEngine:
         """Release the running items of a consumer; a call that has timed out has nothing left to release."""
         runs, queue = loop.backlog.abandon(), loop.consumer.name
         loop.left_behind = sum(len(run.items) for run in runs)
-        late, fields = sum(run.timed_out for run in runs), log_fields(queue=queue, worker=self._name)
-        if late:
-            logger.warning(LEFT_LINES[late == 1], late, queue, extra=fields)
-        if len(runs) > late:
-            logger.warning(GIVEN_UP_LINES[len(runs) - late == 1], len(runs) - late, queue, extra=fields)
+        late = sum(run.timed_out for run in runs)
+        for lines, number in ((LEFT_LINES, late), (GIVEN_UP_LINES, len(runs) - late)):
+            if number:
+                self._coordinator.log(logging.WARNING, lines[number == 1], number, queue, queue=queue)
         for run in runs:
             if run.job is not None:
                 run.job.lost.set()
@@ -369,38 +370,44 @@ class AsyncEngine:
     def _now(self) -> datetime:
         return self._context.clock.now()  # type: ignore[no-any-return]
 
-    # --- leases ----------------------------------------------------------------------------------
+    # --- beside the consumers --------------------------------------------------------------------
 
-    async def _keep_leases(self) -> None:
-        """Extend leases while handlers run, for all queues in one command."""
-        event = self._new_end_event()
-        while not self._ended:
+    def _start(self, what: str, step: Callable[[], Awaitable[float | None]], seconds: float) -> None:
+        self._executor.start(partial(self._repeat, what, step, seconds), f"mongoq-{what.partition(' ')[0]}")
+
+    async def _repeat(self, what: str, step: Callable[[], Awaitable[float | None]], seconds: float) -> None:
+        """Take a step again and again until the worker ends; errors of the server do not end that.
+
+        After a step the loop rests for as long as that returns, by default for ``seconds``, as after an error.
+        """
+        event, ends_early = self._new_end_event(), what in ENDING_WITH_STOP
+        while not (self._ended or (ends_early and self._signals)):
+            pause = None
             try:
-                await self._extend_due_leases()
+                pause = await step()
             except Exception as error:
-                self._coordinator.report_error("extend leases", error)
+                self._coordinator.report_error(what, error)
             else:
-                self._coordinator.report_recovery("extend leases")
-            # An extension is due when a third of a lease is over; this looks twice in that time.
-            shortest = min(loop.consumer.lease_length for loop in self.loops)
-            await self._executor.rest(event, min(TICK_SECONDS, shortest.total_seconds() / 6))
+                self._coordinator.report_recovery(what)
+            await self._executor.rest(event, seconds if pause is None else pause)
 
-    async def _extend_due_leases(self) -> None:
+    async def _extend_due_leases(self) -> float:
+        """Extend leases while handlers run, for all queues in one command."""
         now = self._now()
-        if not any(loop.backlog.is_due(now) for loop in self.loops):
-            return
-        await self._extend_permits()
-        due = [(loop, *entry) for loop in self.loops for entry in loop.backlog.leases_to_extend(now)]
-        # A run whose permits are lost has to lose its items as well: another worker may have the permits.
-        due = [entry for entry in due if entry[0].limiter.lasts(self._now() + entry[1].length)]
-        if not due:
-            return
-        ends, lost_reservations = await self._broker._run(extend_leases, [wanted for _, _, wanted in due])
-        for (loop, lease, _), until in zip(due, ends, strict=True):
-            loop.backlog.set_lease_end(lease, until)
-        for key, token in lost_reservations:
-            for loop in self.loops:
-                loop.lose(token, key)
+        if any(loop.backlog.leases_to_extend(now, EXTENSION_DUE_SHARE) for loop in self.loops):
+            await self._extend_permits()
+            due = [(loop, *entry) for loop in self.loops for entry in loop.backlog.leases_to_extend(now)]
+            # A run whose permits are lost has to lose its items as well: another worker may have the permits.
+            due = [entry for entry in due if entry[0].limiter.lasts(self._now() + entry[1].length)]
+            if due:
+                ends, lost = await self._broker._run(extend_leases, [wanted for _, _, wanted in due])
+                for (loop, lease, _), until in zip(due, ends, strict=True):
+                    loop.backlog.set_lease_end(lease, until)
+                for key, token in lost:
+                    for loop in self.loops:
+                        loop.lose(token, key)
+        # An extension is due when a third of a lease is over; this looks twice in that time.
+        return min(TICK_SECONDS, *(loop.consumer.lease_length.total_seconds() / 6 for loop in self.loops))
 
     async def _extend_permits(self) -> None:
         """Extend the permits of limited queues; the items of a consumer that has lost them are lost."""
@@ -413,104 +420,63 @@ class AsyncEngine:
                         loop.lose(extended.token, id_key(id))
                 loop.limiter.forget_loss()
 
-    async def _keep_limits(self) -> None:
+    async def _check_permits(self) -> float | None:
         """Check the permits of the consumers: those that are not needed any more go back soon after the runs end."""
-        event = self._new_end_event()
-        while not self._ended:
-            for loop in self.loops:
-                try:
-                    if loop.limiter.holds_permits:
-                        await self._broker._run_flow(loop.limiter.check())
-                except Exception as error:
-                    self._coordinator.report_error("take permits back", error)
-                else:
-                    self._coordinator.report_recovery("take permits back")
-            holding = any(loop.limiter.holds_permits for loop in self.loops)
-            await self._executor.rest(event, PERMIT_CHECK_SECONDS if holding else TICK_SECONDS)
-
-    async def _leave_limits(self) -> None:
-        """Give back what the consumers hold under limits; permits of runs left behind end with their leases."""
         for loop in self.loops:
-            try:
-                if loop.limiter.is_limited or loop.limiter.holds_permits:
-                    await self._broker._run_within(LAST_SETTLE_SECONDS, _leave_limits, loop.limiter, loop.left_behind)
-            except Exception as error:
-                shown, fields = self._hide(error), log_fields(queue=loop.consumer.name, worker=self._name)
-                logger.debug("permits and slots end with their leases: %r", shown, extra=fields)
+            if loop.limiter.holds_permits:
+                await self._broker._run_flow(loop.limiter.check())
+        return PERMIT_CHECK_SECONDS if any(loop.limiter.holds_permits for loop in self.loops) else None
 
     async def _time_out(self) -> None:
         """Give up overdue calls of the consumers that say so."""
-        event = self._new_end_event()
-        while not self._ended:
-            for loop, items in [(each, items) for each in self.loops for items in each.time_limit.give_up_overdue()]:
+        for loop in self.loops:
+            for items in loop.time_limit.give_up_overdue():
                 try:
                     await loop.consumer.queue._run(record_timeout, items, loop.consumer.timeout_error())
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
-                    shown, fields = self._hide(error), log_fields(queue=loop.consumer.name, worker=self._name)
-                    logger.debug("that a run took too long is not kept on its items: %r", shown, extra=fields)
-            await self._executor.rest(event, self._check_interval)
-
-    # --- the record ------------------------------------------------------------------------------
+                    text = "that a run took too long is not kept on its items: %r"
+                    self._coordinator.log(logging.DEBUG, text, error, queue=loop.consumer.name)
 
     async def _beat(self) -> None:
-        """Send heartbeats and sweep the records of dead workers; at the end, remove the worker's own record."""
-        event, started = self._new_end_event(), self._now()
-        sweep = started
-        while not self._ended:
-            numbers, overdue = Counter[str](), dict[str, timedelta]()
-            for loop in self.loops:
-                name, longest = loop.consumer.name, loop.time_limit.longest()
-                numbers[name] += loop.backlog.held
-                if longest is not None:
-                    overdue[name] = max(longest, overdue.get(name, longest))
-            try:
-                options = {"started": started, "every": self._heartbeat, "queues": numbers, "overdue": overdue}
-                await self._broker._run(heartbeats.beat, self._name, run=self._run_id, **options)
-                self._heard_at = time.monotonic()
-                if self._now() >= sweep:
-                    for record in await self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:
-                        logger.warning(
-                            "worker %s is gone since %s; it held %s",
-                            record.name,
-                            record.seen,
-                            dict(record.queues),
-                            extra=log_fields(worker=record.name),
-                        )
-                    sweep = self._now() + SWEEP_INTERVAL
-            except Exception as error:
-                self._coordinator.report_error("take heartbeats", error)
-            else:
-                self._coordinator.report_recovery("take heartbeats")
-            await self._executor.rest(event, self._heartbeat.total_seconds())
+        """Send heartbeats, and remove the worker's own record at the end."""
+        await self._repeat("take heartbeats", self._send_heartbeat, self._heartbeat.total_seconds())
         try:
             await self._broker._run(heartbeats.forget, self._name)
         except Exception as error:
-            shown, fields = self._hide(error), log_fields(worker=self._name)
-            logger.debug("the record of this worker stays for a while: %r", shown, extra=fields)
+            self._coordinator.log(logging.DEBUG, "the record of this worker stays for a while: %r", error)
 
-    async def _tick(self) -> None:
-        """Make the ticks of schedules that are due."""
-        await self._ticker.run(self._new_end_event())
+    async def _send_heartbeat(self) -> None:
+        """Write the record of this worker, and remove those of dead workers now and then."""
+        numbers, overdue = Counter[str](), dict[str, timedelta]()
+        for loop in self.loops:
+            name, longest = loop.consumer.name, loop.time_limit.longest()
+            numbers[name] += loop.backlog.held
+            if longest is not None:
+                overdue[name] = max(longest, overdue.get(name, longest))
+        options = {"started": self._started, "every": self._heartbeat, "queues": numbers, "overdue": overdue}
+        await self._broker._run(heartbeats.beat, self._name, run=self._run_id, **options)
+        self._heard_at = time.monotonic()
+        if self._now() < self._sweep_at:
+            return
+        for record in await self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:
+            words, fields = (record.name, record.seen, dict(record.queues)), log_fields(worker=record.name)
+            logger.warning("worker %s is gone since %s; it held %s", *words, extra=fields)
+        self._sweep_at = self._now() + SWEEP_INTERVAL
 
-    async def _repair_sequences(self) -> None:
-        """Look once a minute for sequences that another program has blocked, or brought out of order, and repair them.
+    async def _repair_sequences(self) -> float:
+        """Repair sequences that another program has blocked, or brought out of order.
 
         Only one process does so for a queue. A crash leaves them for the next worker.
         """
-        event, handles = self._new_end_event(), {loop.consumer.name: loop.consumer.queue for loop in self.loops}
-        while not (self._signals or self._ended):
+        for name, handle in {loop.consumer.name: loop.consumer.queue for loop in self.loops}.items():
             try:
-                for name, handle in handles.items():
-                    if number := await handle._run(repair_in_turn):
-                        text = "queue %r: %d items of sequences go on, or wait again, after changes by another program"
-                        logger.warning(text, name, number, extra=log_fields(queue=name, worker=self._name))
+                number = await handle._run(repair_in_turn)
             except TakenOver:
-                pass  # the look took longer than its lease, and another process has begun the next one
-            except Exception as error:
-                self._coordinator.report_error("repair sequences", error)
-            else:
-                self._coordinator.report_recovery("repair sequences")
-            await self._executor.rest(event, REPAIR_INTERVAL.total_seconds() * dice.uniform(0.8, 1.0))
+                break  # the look took longer than its lease, and another process has begun the next one
+            if number:
+                text = "queue %r: %d items of sequences go on, or wait again, after changes by another program"
+                self._coordinator.log(logging.WARNING, text, name, number, queue=name)
+        return REPAIR_INTERVAL.total_seconds() * dice.uniform(0.8, 1.0)
 
     # --- until the queues are empty --------------------------------------------------------------
 
@@ -520,33 +486,31 @@ class AsyncEngine:
         A settlement during the check spoils the result: the item may have come back, or may be held by now. Items
         that run at most once are in no queue, so the held items are checked as well.
         """
-        event, pause = self._new_end_event(), EMPTY_POLL_SECONDS[0]
+        coordinator, event, pause = self._coordinator, self._new_end_event(), EMPTY_POLL_SECONDS[0]
         while not (self._signals or self._ended or self._is_idle()):  # an idle worker stops by itself
-            settled = self._coordinator.settled
+            settled = coordinator.settled
             # Checked twice: an item may move from a queue not checked yet to one that was already found empty.
             fed = all(runner.over for runner in self.source_runners)
-            empty = fed and not self._coordinator.holds_anything() and await self._is_empty() and await self._is_empty()
-            if empty and settled == self._coordinator.settled and not self._coordinator.holds_anything():
+            empty = fed and not coordinator.holds_anything() and await self._is_empty() and await self._is_empty()
+            if settled != coordinator.settled:
+                pause = EMPTY_POLL_SECONDS[0]
+            elif empty and not coordinator.holds_anything():
                 self._signals += 1
                 self._stop_reason = self._stop_reason or "its queues are empty"
-                self._coordinator.changed.set()
+                coordinator.changed.set()
                 return
-            pause = (
-                EMPTY_POLL_SECONDS[0] if settled != self._coordinator.settled else min(pause * 2, EMPTY_POLL_SECONDS[1])
-            )
+            else:
+                pause = min(pause * 2, EMPTY_POLL_SECONDS[1])
             await self._executor.rest(event, pause)
 
     async def _is_empty(self) -> bool:
         try:
-            for loop in self.loops:
-                if loop.halted is None and not await self._is_drained(loop.consumer):
+            for consumer in [loop.consumer for loop in self.loops if loop.halted is None]:
+                keeps_scheduled = consumer.drains_with_scheduled
+                if not await consumer.queue._run(is_drained, consumer.lease_length, keeps_scheduled=keeps_scheduled):
                     return False
         except Exception as error:
             self._coordinator.report_error("count", error)
             return False
         self._coordinator.report_recovery("count")
         return True
-
-    async def _is_drained(self, consumer: Consumer) -> bool:
-        keeps_scheduled = consumer.drains_with_scheduled
-        return await consumer.queue._run(is_drained, consumer.lease_length, keeps_scheduled=keeps_scheduled)  # type: ignore[no-any-return]

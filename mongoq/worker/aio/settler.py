@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from copy import copy
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
-from mongoq.model.log_fields import log_fields
-from mongoq.model.outcomes import Failed, name_ending
+from mongoq.model.outcomes import Failed, ResolvedOutcome, name_ending
+from mongoq.protocol.claim.reserve import make_marks
 from mongoq.protocol.settle.apply_outcomes import (
     ItemOutcome,
     apply_outcomes_at_most_once,
     apply_outcomes_of_queues,
 )
 from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.state.context import QueueContext, context_of
+from mongoq.protocol.state.context import context_of
 from mongoq.protocol.state.taker import Handed
-from mongoq.worker.backlog import Backlog, SettledCounts
-from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
-from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.failure_log import FailureReporter, hide_text
-from mongoq.worker.handler_call import HandlerSettlements
-from mongoq.worker.handover import Handover
+from mongoq.worker.coordinator import POLL_SECONDS
 
-logger = logging.getLogger("mongoq.worker")
+if TYPE_CHECKING:
+    from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 
 PUT_OFF_REST_SECONDS = 0.05
 """Seconds after which outcomes that were put off are tried again, even without a wake-up."""
@@ -35,179 +31,178 @@ MAX_LOGGED_IDS = 5
 """Maximum number of item ids in a log line."""
 
 
-@dataclass(eq=False, repr=False)
 class AsyncSettler:
     """Settles the items of a backlog that have outcomes; the first settler of a settle group does it for all of them.
+
+    It also takes the next items of sequences while the consumer would wait for a claim (``Taker``): such an item goes
+    to the worker that has settled the one before it, without a claim. While there are other items, whoever they belong
+    to, claims take all in the order of the queue: no sequence keeps another one waiting.
 
     Attributes:
         is_first: True if this settler settles, for its group or for itself.
     """
 
-    consumer: Consumer
-    backlog: Backlog
-    settlements: HandlerSettlements
-    counts: SettledCounts
-    failures: FailureReporter
-    coordinator: Coordinator
-    executor: AioExecutor
-    handover: Handover | None
-    take_over: Callable[[Sequence[Handed]], Awaitable[None]]
-
-    def __post_init__(self) -> None:
-        group = self.consumer.settle_group
-        self._members: Collection[AsyncSettler] = [self] if group is None else group.join(self.consumer.name, self)
+    def __init__(self, loop: AsyncConsumerLoop) -> None:
+        self._loop, self._backlog, self._coordinator = loop, loop.backlog, loop.coordinator
+        self._consumer = consumer = loop.consumer
+        group = consumer.settle_group
+        self._members: Collection[AsyncSettler] = [self] if group is None else group.join(consumer.name, self)
         self.is_first = next(iter(self._members)) is self
         self._ended = False
-
-    @property
-    def _context(self) -> QueueContext[Any]:
-        return self.consumer.context if self.handover is None else self.handover.context
+        self._context = consumer.context
+        self._handed: list[Handed] = []
+        # Each item runs by itself, as soon as it is claimed.
+        is_plain = consumer.claims is None and consumer.item_filter is None and not consumer.pops
+        if is_plain and consumer.batch is None and consumer.rate_key is None and not consumer.probe:
+            self._context = copy(consumer.context)
+            self._context.taker = self
 
     def is_expecting_items(self) -> bool:
-        return not self.coordinator.is_paused(self.consumer) and self.backlog.is_filling()
+        return not self._coordinator.is_paused(self._consumer) and self._backlog.is_filling()
 
     def end(self) -> None:
         """Have the loop end as soon as everything is settled."""
         self._ended = True
-        self.backlog.settle_event.set()
+        self._backlog.settle_event.set()
 
     async def run(self) -> None:
         """Settle the finished items of all members of the group, until the loops end."""
-        event = self.backlog.settle_event
-        backlogs = [member.backlog for member in self._members]
+        event, rest = self._backlog.settle_event, self._loop.executor.rest
+        backlogs = [member._backlog for member in self._members]
         while True:
             # Cleared before the outcomes are taken: an outcome that comes in between sets it again.
             event.was_set = False
-            parts = [(member, outcomes) for member in self._members if (outcomes := member.backlog.take_outcomes())]
+            parts = [(member, outcomes) for member in self._members if (outcomes := member._backlog.take_outcomes())]
             if parts:
-                if await self._settle_batch(parts):
-                    await self.executor.rest(event, PUT_OFF_REST_SECONDS)
-                if self._ended and any(member.outcomes for member in backlogs):
+                pause = await self._settle(parts)
+                if pause:
+                    await rest(event, pause)
+                if self._ended and any(backlog.outcomes for backlog in backlogs):
                     return  # the last try failed after the end; the leases bring these items back
-            elif self._ended or all(member.is_over for member in backlogs):
+            elif self._ended or all(backlog.is_over for backlog in backlogs):
                 return
             else:
-                await self.executor.rest(event, POLL_SECONDS)
+                await rest(event, POLL_SECONDS)
 
-    async def _settle_batch(self, parts: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> bool:
-        """Settle outcomes, and return whether all of them were put off."""
+    async def _settle(self, parts: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> float:
+        """Settle outcomes, and return the seconds to rest: after an error, or when all of them were put off."""
         try:
             failed = await self._apply_outcomes(parts)
         except BaseException as error:
             for member, outcomes in parts:
-                member.backlog.restore(outcomes)
+                member._backlog.restore(outcomes)
             if not isinstance(error, Exception):
                 raise
-            await self._back_off(error)
-            return False
+            return self._report_error(error)
         if not failed:
-            self.coordinator.report_recovery("settle")
-        again = [entry for member, outcomes in parts for entry in member._apply_results(outcomes, failed)]
-        errors = [error for error in again if error is not None]
+            self._coordinator.report_recovery("settle")
+        errors = [error for member, outcomes in parts for error in member._record_results(outcomes, failed)]
         if errors:
-            await self._back_off(errors[0])
+            return self._report_error(errors[0])
         put_off = sum(isinstance(error, PutOff) for error in failed.values())
-        return put_off == sum(len(outcomes) for _, outcomes in parts)
+        return PUT_OFF_REST_SECONDS if put_off == sum(len(outcomes) for _, outcomes in parts) else 0.0
 
-    async def _back_off(self, error: Exception) -> None:
-        """Rest after an error; end the loop if another try is useless."""
-        pause = self.coordinator.report_error("settle", error)
+    def _report_error(self, error: Exception) -> float:
+        """Report a server's error, and return the seconds to rest; end the loop if another try is useless."""
+        pause = self._coordinator.report_error("settle", error)
         if pause is None:
-            self.backlog.close()
+            self._backlog.close()
             self._ended = True
-        else:
-            await self.executor.rest(self.backlog.settle_event, pause)
-
-    def _apply_results(self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
-        """Record the results of a settlement; returns one entry per retry: the server's error, or ``None``."""
-        if not failed:
-            self.backlog.put_off = 0
-            self._drop_settled(outcomes)
-            return []
-        self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in outcomes)
-        again = self._sort_results(outcomes, failed)
-        if again:
-            self.backlog.restore([outcome for outcome, _ in again])
-        return [error for _, error in again]
-
-    def _sort_results(
-        self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]
-    ) -> list[tuple[ItemOutcome, Exception | None]]:
-        """Drop settled and lost items; returns the outcomes to settle again, with the server's error if any."""
-        again: list[tuple[ItemOutcome, Exception | None]] = []
-        settled: list[ItemOutcome] = []
-        lost_items: list[Item[Any]] = []
-        unknown: list[Any] = []
-        for item, outcome in outcomes:
-            error = failed.get(id_key(item.id))
-            if error is None:
-                settled.append((item, outcome))
-            elif isinstance(error, PutOff):
-                again.append(((item, outcome), None))
-            elif isinstance(error, ReservationLost):
-                lost_items.append(item)
-                if error.certain:
-                    level = logging.DEBUG if item in self.settlements else logging.WARNING
-                    self._log(level, "item %s of queue %r was not settled: %s", item, error)
-                else:
-                    unknown.append(item.id)
-            elif not isinstance(error, MongoqError) or isinstance(error, BrokerClosed):
-                again.append(((item, outcome), error))
-            elif isinstance(outcome, Failed):
-                self._log(logging.ERROR, "item %s of queue %r is left to its lease: %s", item, error)
-                lost_items.append(item)
-            else:
-                self._log(logging.ERROR, "the outcome of item %s of queue %r is impossible: %s", item, error)
-                failure = self.consumer.resolver.failure(self.consumer, item, error)
-                self.failures.report(item, failure)
-                again.append(((item, failure), None))
-        if unknown:
-            self._report_unknown(unknown)
-        self.backlog.drop(lost_items)
-        self.settlements.discard(lost_items)
-        self._drop_settled(settled)
-        return again
-
-    def _log(self, level: int, text: str, item: Item[Any], error: Exception) -> None:
-        shown = hide_text(error, self.coordinator.log_errors)
-        logger.log(level, text, item.id, item.queue, shown, extra=log_fields(item, worker=self.coordinator.worker))
-
-    def _report_unknown(self, ids: list[Any]) -> None:
-        """Log one line for all items of a command whose reply was lost: no item is lost, and the worker goes on."""
-        named = ", ".join(map(str, ids[:MAX_LOGGED_IDS])) + ("…" if len(ids) > MAX_LOGGED_IDS else "")
-        logger.warning(
-            "a reply was lost, and whether %d items of queue %r were settled here cannot be told; none is lost: %s",
-            *(len(ids), self.consumer.context.name, named),
-            extra=log_fields(queue=self.consumer.context.name, worker=self.coordinator.worker),
-        )
+        return pause or 0.0
 
     async def _apply_outcomes(self, parts: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
         """Send the outcomes, and return the errors of items that were not settled, by ``id_key``."""
-        consumer = self.consumer
-        if consumer.pops:
+        queue = self._consumer.queue
+        if self._consumer.pops:
             [(_, outcomes)] = parts
-            settle = consumer.queue._observed(apply_outcomes_at_most_once)
-            flow = settle(consumer.context, outcomes, context_of)
+            flow = queue._observed(apply_outcomes_at_most_once)(self._context, outcomes, context_of)
         else:
-            settle_parts = consumer.queue._observed(apply_outcomes_of_queues)
-            flow = settle_parts([(member._context, outcomes) for member, outcomes in parts], context_of)
+            by_queue = [(member._context, outcomes) for member, outcomes in parts]
+            flow = queue._observed(apply_outcomes_of_queues)(by_queue, context_of)
         try:
-            failed: Mapping[Any, Exception] = await consumer.queue._run_flow(flow)
+            failed: Mapping[Any, Exception] = await queue._run_flow(flow)
         finally:
             for member, _ in parts:
-                if member.handover is not None:
-                    if handed := member.handover.take_all():
-                        await member.take_over(handed)
-                    member.handover.end()
+                if member._handed:
+                    handed, member._handed = member._handed, []
+                    await member._loop.take_over(handed)
+                member._backlog.coming = 0
         return failed
 
-    def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:
-        """Drop settled items, and count them by result."""
-        items = [item for item, _ in outcomes]
-        self.backlog.drop(items)
-        self.settlements.discard(items)
-        self.coordinator.settled += len(outcomes)
-        is_spent, pops = self.consumer.context.settings.is_spent, self.consumer.pops
-        self.counts.add([name_ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in outcomes])
-        if not self.backlog.held:
-            self.coordinator.emptied.set()
+    def _record_results(self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception]:
+        """Drop settled and lost items, and put back the others, to settle them again; returns errors of the server."""
+        backlog, settled, gone = self._backlog, outcomes, [item for item, _ in outcomes]
+        errors: list[Exception] = []
+        backlog.put_off = 0
+        if failed:
+            settled, gone = [], []
+            again, unknown = list[ItemOutcome](), list[Any]()
+            for item, outcome in outcomes:
+                error = failed.get(id_key(item.id))
+                if error is None:
+                    settled.append((item, outcome))
+                    gone.append(item)
+                elif isinstance(error, PutOff):
+                    backlog.put_off += 1
+                    again.append((item, outcome))
+                elif not isinstance(error, MongoqError) or isinstance(error, BrokerClosed):
+                    errors.append(error)
+                    again.append((item, outcome))
+                elif isinstance(error, ReservationLost) and not error.certain:
+                    unknown.append(item.id)
+                    gone.append(item)
+                elif failure := self._fail(item, outcome, error):
+                    again.append((item, failure))
+                else:
+                    gone.append(item)
+            if unknown:  # no item is lost, and the worker goes on
+                text = "a reply was lost, and whether %d items of queue %r were settled here cannot be told; "
+                text += "none is lost: %s"
+                named = ", ".join(map(str, unknown[:MAX_LOGGED_IDS])) + ("…" if len(unknown) > MAX_LOGGED_IDS else "")
+                words = len(unknown), self._consumer.name, named
+                self._coordinator.log(logging.WARNING, text, *words, queue=self._consumer.name)
+            backlog.restore(again)
+        backlog.drop(gone)
+        self._loop.settlements.discard(gone)
+        self._coordinator.settled += len(settled)
+        is_spent, pops = self._consumer.context.settings.is_spent, self._consumer.pops
+        endings = [name_ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in settled]
+        self._loop.counts.add(endings)
+        if not backlog.held:
+            self._coordinator.emptied.set()
+        return errors
+
+    def _fail(self, item: Item[Any], outcome: ResolvedOutcome, error: MongoqError) -> ResolvedOutcome | None:
+        """Log that an outcome cannot be applied; returns another one for the item, ``None`` to settle it no more."""
+        consumer, coordinator = self._consumer, self._coordinator
+        level, failure = logging.ERROR, None
+        if isinstance(error, ReservationLost):
+            text = "item %s of queue %r was not settled: %s"
+            level = logging.DEBUG if item in self._loop.settlements else logging.WARNING
+        elif isinstance(outcome, Failed):
+            text = "item %s of queue %r is left to its lease: %s"
+        else:
+            text = "the outcome of item %s of queue %r is impossible: %s"
+            failure = consumer.resolver.failure(consumer, item, error)
+        coordinator.log(level, text, item.id, item.queue, error, item=item)
+        if failure is not None:
+            coordinator.report_failure(consumer, item, failure)
+        return failure
+
+    # --- hand-over of sequences ------------------------------------------------------------------
+
+    def reserve(self, now: datetime) -> Mapping[str, Any] | None:
+        """Return the fields that reserve an item, if the consumer has nothing to run; it may run beside others."""
+        loop, context = self._loop, self._consumer.context
+        loop.limiter.adopt()
+        self._backlog.coming = len(self._handed)  # an attempt before this one may have failed
+        is_paused = context.state.paused or self._coordinator.is_paused(self._consumer)
+        if is_paused or not self._backlog.has_nothing_to_run():
+            return None
+        self._backlog.coming += 1
+        marks = make_marks(context, now, self._consumer.lease_length)
+        return {**marks, "batch": marks["token"]}
+
+    def accept(self, handed: Handed) -> None:
+        """Keep an item that was reserved; it is taken over when the settlement has ended."""
+        self._handed.append(handed)

@@ -16,7 +16,7 @@ from mongoq.protocol.coordination.sources import SourceLease
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.failure_log import exc_info_of, hide_text
+from mongoq.worker.failure_log import exc_info_of
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader
 
@@ -77,22 +77,30 @@ class AsyncSourceRunner:
         self._closing = self._abandoned = True
         self._executor.set_event(self._event)
 
+    def _is_running(self) -> bool:
+        return not (self._closing or self.over)
+
     async def _work(self) -> None:
         try:
             while self._is_running():
                 lease = await self._acquire_lease()
-                if lease is not None:
+                if lease is None:
+                    continue
+                try:
                     await self._run_under_lease(lease)
+                except TakenOver as lost:
+                    words = self.plan.name, lost.held.by or "nobody"
+                    text = "source %r has lost its lease, which %s has; nothing more is pushed under it"
+                    self._log(logging.WARNING, text, *words)
+                else:
+                    await self._release_lease(lease)
         finally:
             self.active = False
             self._coordinator.changed.set()
 
-    @property
-    def _fields(self) -> dict[str, Any]:
-        return log_fields(queue=self.plan.queue.name, worker=self._coordinator.worker)
-
-    def _is_running(self) -> bool:
-        return not (self._closing or self.over)
+    def _log(self, level: int, text: str, *words: object, exc_info: Any = None) -> None:
+        fields = log_fields(queue=self.plan.queue.name, worker=self._coordinator.worker)
+        logger.log(level, text, *words, exc_info=exc_info, extra=fields)
 
     # --- the lease -------------------------------------------------------------------------------
 
@@ -107,16 +115,13 @@ class AsyncSourceRunner:
         self._coordinator.report_recovery("lease sources")
         if isinstance(lease, ForeignLease):
             if not self.waits:
-                logger.info("source %r is run by %s; it waits", plan.name, lease.by, extra=self._fields)
+                self._log(logging.INFO, "source %r is run by %s; it waits", plan.name, lease.by)
             self.waits = True
             await self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_seconds))
             return None
         self.waits = False
-        self._schedule_extension()
-        return lease
-
-    def _schedule_extension(self) -> None:
         self._due = time.monotonic() + self._extension_seconds
+        return lease
 
     async def _extend_if_due(self, lease: SourceLease) -> None:
         """Extend the lease if its extension is due."""
@@ -130,82 +135,54 @@ class AsyncSourceRunner:
             await self._back_off("extend the leases of sources", error)
         else:
             self._coordinator.report_recovery("extend the leases of sources")
-            self._schedule_extension()
+            self._due = time.monotonic() + self._extension_seconds
 
     async def _release_lease(self, lease: SourceLease) -> None:
         try:
             await self._broker._run(give_back, lease)
         except Exception as error:
-            words = self.plan.name, hide_text(error, self._coordinator.log_errors)
-            logger.debug("the lease of source %r could not be given back: %r", *words, extra=self._fields)
+            words = self.plan.name, self._coordinator.hide(error)
+            self._log(logging.DEBUG, "the lease of source %r could not be given back: %r", *words)
 
     async def _run_under_lease(self, lease: SourceLease) -> None:
-        """Call the source for as long as this process has the lease."""
-        try:
-            while self._is_running():
-                await self._call_source(lease)
-                if self._is_running():
-                    await self._rest_until_next_call(lease)
-        except TakenOver as lost:
-            words = self.plan.name, lost.held.by or "nobody"
-            text = "source %r has lost its lease, which %s has; nothing more is pushed under it"
-            logger.warning(text, *words, extra=self._fields)
-        else:
-            await self._release_lease(lease)
-
-    async def _rest_until_next_call(self, lease: SourceLease) -> None:
-        """Rest until the next call of the source, and keep the lease."""
-        assert self.plan.every is not None
-        again = time.monotonic() + self.plan.every.total_seconds()
-        while not self._closing and (seconds_left := again - time.monotonic()) > 0:
-            await self._extend_if_due(lease)
-            await self._executor.rest(self._event, min(seconds_left, self._extension_seconds))
+        """Call the source for as long as this process has the lease, which is kept between two calls."""
+        while self._is_running():
+            await self._call_source(lease)
+            every = self.plan.every
+            again = time.monotonic() + (0.0 if every is None else every.total_seconds())
+            while self._is_running() and (seconds_left := again - time.monotonic()) > 0:
+                await self._extend_if_due(lease)
+                await self._executor.rest(self._event, min(seconds_left, self._extension_seconds))
 
     # --- the generator ---------------------------------------------------------------------------
 
     async def _call_source(self, lease: SourceLease) -> None:
-        """Call the source once, and push its records."""
-        reader = self.plan.open_reader(lease.position, self._wake, log_errors=self._coordinator.log_errors)
+        """Call the source once, push its records, and set the state of the source after the end of its generator."""
+        reader = self.plan.open_reader(lease.position, self._wake, self._coordinator.log_errors)
         reader.start(self._executor.context.copy())
         try:
             while self._is_running() and not reader.over:
-                await self._step(lease, reader)
+                wait = reader.wait()
+                if wait == 0:
+                    await self._push_batch(lease, reader)
+                else:
+                    await self._extend_if_due(lease)
+                    longest = self._extension_seconds
+                    await self._executor.rest(self._event, longest if wait is None else min(wait, longest))
         finally:
-            await self._close_reader(reader)
+            reader.close()
+            while not (reader.ended or self._abandoned):
+                await self._executor.rest(self._event, FOREIGN_LEASE_POLL_SECONDS)
+            if not reader.ended:
+                self._log(logging.WARNING, "source %r does not come to its end, and is left behind", self.plan.name)
         while not (self._abandoned or reader.over):
             await self._push_batch(lease, reader)
-        self._conclude(reader)
-
-    async def _step(self, lease: SourceLease, reader: SourceReader) -> None:
-        wait = reader.wait()
-        if wait == 0:
-            await self._push_batch(lease, reader)
-            return
-        await self._extend_if_due(lease)
-        longest = self._extension_seconds
-        await self._executor.rest(self._event, longest if wait is None else min(wait, longest))
-
-    async def _close_reader(self, reader: SourceReader) -> None:
-        """Wait until the generator is closed."""
-        reader.close()
-        while not (reader.ended or self._abandoned):
-            await self._executor.rest(self._event, FOREIGN_LEASE_POLL_SECONDS)
-        if not reader.ended:
-            text = "source %r does not come to its end, and is left behind"
-            logger.warning(text, self.plan.name, extra=self._fields)
-
-    def _conclude(self, reader: SourceReader) -> None:
-        """Set the state of the source after the end of its generator."""
         error = self.failure or (reader.failure if reader.over else None)
         if error is not None:
             self.failure = error
-            hidden = self._coordinator.log_errors == "type"
-            logger.error(
-                "source %r stops: %s; what it has yielded before is in its queue",
-                *(self.plan.name, error_kind(error)),
-                exc_info=exc_info_of(error, "type") if hidden else printable(error),
-                extra=self._fields,
-            )
+            exc_info = exc_info_of(error, "type") if self._coordinator.log_errors == "type" else printable(error)
+            text = "source %r stops: %s; what it has yielded before is in its queue"
+            self._log(logging.ERROR, text, self.plan.name, error_kind(error), exc_info=exc_info)
             self._coordinator.changed.set()
         elif self._once and not self._closing:
             self.ended = True
@@ -228,7 +205,7 @@ class AsyncSourceRunner:
                 await self._back_off("push what sources yield", error)
             else:
                 self._coordinator.report_recovery("push what sources yield")
-                self._schedule_extension()
+                self._due = time.monotonic() + self._extension_seconds
                 self.pushed += number
                 batch = batch[number:]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,8 +11,6 @@ from typing import Any
 from mongoq.model.process import dice
 from mongoq.model.schedule.definition import Definition
 from mongoq.protocol.coordination.schedules import read_editions, refresh_seen, report_changed, report_unseen
-from mongoq.protocol.flow import WakeEvent
-from mongoq.worker.coordinator import Coordinator
 
 LOOK_SECONDS = 5.0
 """Longest time between two looks for due schedules, in seconds: another process may define one, or change it."""
@@ -36,45 +34,36 @@ class SchedulePlan:
 
 
 class AsyncTicker:
-    """Defines the schedules of a worker, and makes the ticks of all schedules of the collection, until it is stopped.
+    """Defines the schedules of a worker, and makes the ticks of all schedules of the collection.
 
     One ``find`` looks for schedules that are due within five seconds. It is sent every five seconds, and at each tick.
     Another one reads, every five seconds, whether the schedules of this process's code were changed or removed.
     """
 
-    def __init__(
-        self,
-        broker: Any,
-        plans: Sequence[SchedulePlan],
-        coordinator: Coordinator,
-        executor: Any,
-        *,
-        is_over: Callable[[], bool],
-    ) -> None:
+    def __init__(self, broker: Any, plans: Sequence[SchedulePlan]) -> None:
         self._broker = broker
         self._undefined = list(plans)
-        self._coordinator = coordinator
-        self._executor = executor
-        self._is_over = is_over
         self._seen_at = self._checked_at = float("-inf")
         self._editions: dict[str, Any] = {}
 
-    async def run(self, event: WakeEvent) -> None:
-        """Tick until the worker stops; ``event`` ends a rest."""
-        while not self._is_over():
-            try:
-                pause = await self._look()
-            except Exception as error:
-                pause = self._coordinator.report_error("tick schedules", error) or LOOK_SECONDS
-            else:
-                self._coordinator.report_recovery("tick schedules")
-            await self._executor.rest(event, pause)
+    async def tick(self) -> float:
+        """Make the ticks that are due, and return the seconds until the next look."""
+        while self._undefined:
+            plan = self._undefined[0]
+            await self._broker._define_schedule(plan.definition, plan.queue._context)
+            del self._undefined[0]
+        _, following = await self._broker._make_due_ticks(timedelta(seconds=LOOK_SECONDS))
+        if time.monotonic() >= self._checked_at + LOOK_SECONDS:
+            await self._check_own(time.monotonic())
+        # By chance, so that many workers do not look together. A schedule that cannot tick here is no reason to hurry.
+        longest = LOOK_SECONDS * dice.uniform(0.8, 1.0)
+        if following is None:
+            return longest
+        wait: float = (following - self._broker._context.clock.now()).total_seconds()
+        return min(max(wait, MIN_LOOK_SECONDS), longest)
 
-    async def _check_own(self) -> None:
+    async def _check_own(self, now: float) -> None:
         """Look at the schedules in this process's code: whether they are changed, and note that they are in it."""
-        now = time.monotonic()
-        if now < self._checked_at + LOOK_SECONDS:
-            return
         editions = await self._broker._run(read_editions)
         if now >= self._seen_at + SEEN_SECONDS:
             for record in await self._broker._run(refresh_seen):
@@ -86,18 +75,3 @@ class AsyncTicker:
             await self._broker._run(report_changed, changed)
         # Only now: after an error they are looked at again.
         self._checked_at, self._editions = now, editions
-
-    async def _look(self) -> float:
-        """Make the ticks that are due, and return the seconds until the next look."""
-        while self._undefined:
-            plan = self._undefined[0]
-            await self._broker._define_schedule(plan.definition, plan.queue._context)
-            del self._undefined[0]
-        _, following = await self._broker._make_due_ticks(timedelta(seconds=LOOK_SECONDS))
-        await self._check_own()
-        # By chance, so that many workers do not look together. A schedule that cannot tick here is no reason to hurry.
-        longest = LOOK_SECONDS * dice.uniform(0.8, 1.0)
-        if following is None:
-            return longest
-        wait: float = (following - self._broker._context.clock.now()).total_seconds()
-        return min(max(wait, MIN_LOOK_SECONDS), longest)

@@ -1,7 +1,7 @@
 # Generated from mongoq/worker/aio/consumer_loop.py by scripts/unasync.py. Do not edit.
-"""Consumer loop: the parts that fetch, run and settle the items of one consumer, around a backlog that decides.
+"""Consumer loop: claims the items of one consumer while there is room, and owns the parts that run and settle them.
 
-Its fetcher claims items while there is room. It runs an item alone if its next death would bury it.
+It runs an item alone if its next death would bury it.
 """
 
 from __future__ import annotations
@@ -11,30 +11,25 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.envelope import attempts_of
 from mongoq.model.item import Document, Item
-from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Release
 from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
-from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
-from mongoq.worker.handover import Handover
 from mongoq.worker.limiter import Limiter
 from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.settler import Settler
 from mongoq.worker.time_limit import TimeLimit
-
-logger = logging.getLogger("mongoq.worker")
 
 MAX_CLAIM = 1_000
 """Maximum number of items in one claim."""
@@ -45,12 +40,15 @@ DOUBTFUL_ATTEMPTS = 2
 
 
 class ConsumerLoop:
-    """Works for one consumer. The path of an item: fetcher, backlog, item runner, backlog, settler.
+    """Works for one consumer. The path of an item: claim, backlog, item runner, backlog, settler.
 
     Attributes:
         consumer: options of the consumer.
         context: the queue, with the consumer's own settings.
-        backlog: items held, from claim to settlement.
+        coordinator: state of all consumers of the worker.
+        executor: runs loops and handlers.
+        backlog: items held, from claim to settlement; it decides.
+        settlements: items that handlers settle themselves.
         counts: counts of settled items.
         halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
         time_limit: gives up the calls that take too long.
@@ -59,32 +57,24 @@ class ConsumerLoop:
     """
 
     def __init__(self, consumer: Consumer, coordinator: Coordinator, executor: ThreadExecutor) -> None:
-        self.consumer = consumer
-        self.context = consumer.context
-        self.backlog = backlog = Backlog(consumer)
-        self.counts = counts = SettledCounts()
+        self.consumer, self.context = consumer, consumer.context
+        self.coordinator, self.executor = coordinator, executor
+        self.backlog = Backlog(consumer)
+        self.settlements = HandlerSettlements(consumer)
+        self.counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
         self.left_behind = 0
-        self._coordinator = coordinator
-        self._executor = executor
-        self._settlements = settlements = HandlerSettlements(consumer)
-        failures = FailureReporter(consumer, coordinator)
-        self.time_limit = TimeLimit(consumer, backlog, failures, executor.cancel)
-        self.limiter = limiter = Limiter(consumer, backlog, coordinator.worker)
-        runner = ItemRunner(consumer, backlog, settlements, failures, coordinator, executor, limiter)
-        self._fetcher = Fetcher(consumer, backlog, runner, counts, coordinator, executor, limiter)
-        handover = Handover(consumer, backlog, limiter, coordinator) if Handover.fits(consumer) else None
-        self._settler = Settler(
-            *(consumer, backlog, settlements, counts, failures, coordinator, executor),
-            handover=handover,
-            take_over=self._fetcher.take_over,
-        )
+        self.time_limit = TimeLimit(consumer, self.backlog, coordinator, executor.cancel)
+        self.limiter = Limiter(consumer, self.backlog, coordinator.worker)
+        self._runner = ItemRunner(self)
+        self._settler = Settler(self)
+        self._doubtful: Item[Any] | None = None
 
     def start(self) -> None:
-        """Start the fetch and settle loops; runners start when there is something to run."""
-        self._executor.start(self._fetcher.run, f"mongoq-fetch-{self.consumer.name}")
+        """Start the claims and settlements; runners start when there is something to run."""
+        self.executor.start(self._run, f"mongoq-fetch-{self.consumer.name}")
         if self._settler.is_first:
-            self._executor.start(self._settler.run, f"mongoq-settle-{self.consumer.name}")
+            self.executor.start(self._settler.run, f"mongoq-settle-{self.consumer.name}")
 
     def end(self) -> None:
         """Claim and start nothing more, and have the loops end as soon as everything is settled."""
@@ -98,29 +88,16 @@ class ConsumerLoop:
             return
         item, run = entry
         job = None if run is None else run.job
-        if job is not None and self._settlements.record_loss(item):
+        if job is not None and self.settlements.record_loss(item):
             return
-        fields = log_fields(item, worker=self._coordinator.worker)
         text = "item %s of queue %r is lost: it was taken, or settled, by somebody else"
-        logger.warning(text, item.id, item.queue, extra=fields)
+        self.coordinator.log(logging.WARNING, text, item.id, item.queue, item=item)
         if job is not None:
             job.lost.set()
 
+    # --- claims ----------------------------------------------------------------------------------
 
-@dataclass(eq=False, repr=False)
-class Fetcher:
-    """Claims items for a backlog while it has room, and has the item runner run them."""
-
-    consumer: Consumer
-    backlog: Backlog
-    runner: ItemRunner
-    counts: SettledCounts
-    coordinator: Coordinator
-    executor: ThreadExecutor
-    limiter: Limiter
-    _doubtful: Item[Any] | None = None
-
-    def run(self) -> None:
+    def _run(self) -> None:
         """Claim until the backlog is closed."""
         self.backlog.claiming = True
         try:
@@ -128,46 +105,42 @@ class Fetcher:
                 try:
                     self._fetch_once()
                 except PayloadInvalid as invalid:
-                    self.runner.refuse(invalid)
+                    self._runner.refuse(invalid)
                 except Exception as error:
-                    self._back_off(error)
+                    pause = self.coordinator.report_error("claim", error)
+                    if pause is None:
+                        self.backlog.close()
+                    else:
+                        self.executor.rest(self.backlog.fetch_event, pause)
         finally:
             self.backlog.claiming = False
             self.backlog.settle_event.set()
             self.coordinator.emptied.set()
 
-    def _back_off(self, error: Exception) -> None:
-        """Rest after an error; claim no more if another try is useless."""
-        pause = self.coordinator.report_error("claim", error)
-        if pause is None:
-            self.backlog.close()
-        else:
-            self.executor.rest(self.backlog.fetch_event, pause)
-
     def _fetch_once(self) -> None:
-        self.limiter.adopt()
-        n = 0 if self.coordinator.is_paused(self.consumer) else min(self.backlog.room(), MAX_CLAIM)
+        consumer, backlog, limiter, executor = self.consumer, self.backlog, self.limiter, self.executor
+        limiter.adopt()
+        n = 0 if self.coordinator.is_paused(consumer) else min(backlog.room(), MAX_CLAIM)
         if n == 0:
-            self.executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
+            executor.rest(backlog.fetch_event, backlog.pause(POLL_SECONDS))
             return
-        consumer = self.consumer
-        context, screen = consumer.claims or consumer.context, consumer.item_filter
-        if self._doubtful is not None and not self.backlog.holds(self._doubtful):
+        context = consumer.claims or consumer.context
+        if self._doubtful is not None and not backlog.holds(self._doubtful):
             self._doubtful, context.state.held_up = None, 0.0  # settled: the next one of its kind may run
-        ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
-        if consumer.claims is None:
-            ends["limit"] = self.limiter
-        claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
+        options: dict[str, Any] = {"screen": consumer.item_filter, "answered": self._record_answer}
+        options["limit"] = limiter if consumer.claims is None else None
+        claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, over=self._is_interrupted, **options)
         try:
-            claimed = consumer.queue._run_flow(claim)
+            claimed = self._send(claim)
         finally:
-            self.backlog.is_dry = False
+            backlog.is_dry = False
         if claimed is None:
             return
         if claimed.screened:
-            self._count_filtered(claimed.screened)
+            self.coordinator.settled += claimed.screened
+            self.counts.add(["screened"] * claimed.screened)
         if claimed.limited:
-            self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
+            executor.rest(backlog.fetch_event, limiter.pause())
             return
         self._admit(claimed.items, asked=n, seconds=claimed.seconds)
         has_claimed = self._claim_lapsed(context, claimed, max(n - len(claimed.items), 0))
@@ -176,24 +149,50 @@ class Fetcher:
             try:
                 self._run_exclusively(claimed.suspects)
             finally:
-                self.limiter.accept()  # what it has taken and not needed goes back
+                limiter.accept()  # what it has taken and not needed goes back
         if not (has_claimed or claimed.items) and (claimed.held_up or claimed.lapsed or claimed.suspects):
-            self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
+            executor.rest(backlog.fetch_event, POLL_SECONDS / 10)
+
+    def _send(self, flow: Flow[Any]) -> Any:
+        return self.consumer.queue._run_flow(flow)
+
+    def _record_answer(self, found: bool) -> None:  # called by the claim
+        self.backlog.is_dry = not found
+        self.coordinator.report_recovery("claim")
+
+    def _is_interrupted(self) -> bool:
+        return self.backlog.closed or self.coordinator.is_paused(self.consumer)
 
     def _admit(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         """Add claimed items to the backlog; where each has a rate of its key, put off those that may not start yet."""
+        for item in items:
+            if not item._size:  # it was claimed by itself
+                with suppress(Exception):  # another program may have written a document that cannot be encoded again
+                    item._size = self.context.broker.encoding.size(item._document)
         if self.consumer.rate_key is None or not items:
             self._accept(items, asked=asked, seconds=seconds)
             return
-        self._measure_sizes(items)
         kept: list[Item[Any]] = []
         others: list[tuple[Item[Any], Any]] = [(item, Release()) for item in items]
         try:
-            kept, others = self.consumer.queue._run_flow(self.limiter.admit(items, self.runner.fail))
+            kept, others = self._send(self.limiter.admit(items, self._runner.fail))
         finally:
-            for item, outcome in others:
-                self.backlog.refuse(item, self.consumer.lease_length, outcome)
+            self.backlog.refuse(others, self.consumer.lease_length)
             self._accept(kept, asked=asked, seconds=seconds)
+
+    def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float) -> None:
+        if not items:
+            self.limiter.accept()
+            return
+        self._runner.update_hooks()
+        back = self.coordinator.is_paused(self.consumer) or not self.limiter.covers(items)
+        enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
+        self.limiter.accept()
+        # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
+        if self.coordinator.is_paused(self.consumer):
+            self.backlog.release_waiting()
+        else:
+            self._runner.wake(enough)
 
     def take_over(self, handed: Sequence[Handed]) -> None:
         """Add items that a settlement has reserved for this consumer, or bury those that cannot be decoded.
@@ -201,14 +200,15 @@ class Fetcher:
         What an error keeps from that comes back when its lease ends.
         """
         try:
-            flow = self.consumer.queue._observed(take_over)(self.consumer.context, handed)
-            items = self.consumer.queue._run_flow(flow)
+            items = self._send(self.consumer.queue._observed(take_over)(self.context, handed))
         except PayloadInvalid as invalid:
-            self.runner.refuse(invalid)
+            self._runner.refuse(invalid)
         except Exception as error:
             self.coordinator.report_error("claim", error)
         else:
-            self._accept(items, asked=len(items) + 1)  # more: the queue has none beside them
+            self._admit(items, asked=len(items) + 1)  # more: the queue has none beside them
+
+    # --- items whose leases have run out ---------------------------------------------------------
 
     def _claim_lapsed(self, context: QueueContext[Any], claimed: ClaimedBatch[Any], room: int) -> bool:
         """Claim items with expired leases, which run beside others; returns whether there were any.
@@ -228,7 +228,7 @@ class Fetcher:
                 skip_lapsed(context)
         documents = documents[: min(room, MAX_SINGLE_CLAIMS)]
         if self.limiter.is_limited and documents:
-            documents = documents[: self.consumer.queue._run_flow(self.limiter.take(len(documents)))]
+            documents = documents[: self._send(self.limiter.take(len(documents)))]
         if not documents:
             return False
         items: list[Item[Any]] = []
@@ -242,59 +242,19 @@ class Fetcher:
         return bool(items)
 
     def _log_suspect(self, item: Item[Any], fate: str) -> None:
-        fields = log_fields(item, worker=self.coordinator.worker)
         text = "item %s of queue %r may have killed a worker in run %d; %s"
-        logger.warning(text, item.id, item.queue, item.attempts - 1, fate, extra=fields)
+        self.coordinator.log(logging.WARNING, text, item.id, item.queue, item.attempts - 1, fate, item=item)
 
     def _claim(self, context: QueueContext[Any], documents: Sequence[Document], *, together: bool) -> list[Item[Any]]:
-        claim = self.consumer.queue._observed(claim_lapsed)
-        options: dict[str, Any] = {"together": together, "screen": self.consumer.item_filter}
-        claimed: list[Item[Any]] = self.consumer.queue._run_flow(
-            claim(context, documents, self.consumer.lease, **options)
-        )
-        return claimed
-
-    def _count_filtered(self, number: int) -> None:
-        self.coordinator.settled += number
-        self.counts.add(["screened"] * number)
-
-    def _record_answer(self, found: bool) -> None:  # called by the claim
-        self.backlog.is_dry = not found
-        self.coordinator.report_recovery("claim")
-
-    def _is_interrupted(self) -> bool:
-        return self.backlog.closed or self.coordinator.is_paused(self.consumer)
-
-    def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
-        if not items:
-            self.limiter.accept()
-            return
-        self._measure_sizes(items)
-        self.runner.update_hooks()
-        back = self.coordinator.is_paused(self.consumer) or not self.limiter.covers(items)
-        enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
-        self.limiter.accept()
-        # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
-        if self.coordinator.is_paused(self.consumer):
-            self.backlog.release_waiting()
-            return
-        self.runner.wake(enough)
-
-    def _measure_sizes(self, items: list[Item[Any]]) -> None:
-        """Measure the items that have no size yet, because they were claimed one by one."""
-        for item in items:
-            if not item._size:
-                with suppress(Exception):  # another program may have written a document that cannot be encoded again
-                    item._size = self.consumer.context.broker.encoding.size(item._document)
+        claim, screen = self.consumer.queue._observed(claim_lapsed), self.consumer.item_filter
+        return self._send(claim(context, documents, self.consumer.lease, together=together, screen=screen))  # type: ignore[no-any-return]
 
     def _run_exclusively(self, suspects: Sequence[Document]) -> None:
         """Run items one at a time, while nothing else of this worker runs or waits: the next death buries them.
 
         They have all died beside others so far. Now a crash is the fault of the one item.
         """
-        if not self._may_claim_one():
-            return
-        if not self.coordinator.pause_others(self.consumer):
+        if not self._may_claim_one() or not self.coordinator.pause_others(self.consumer):
             return  # another consumer has the worker; the turn of this one comes
         in_vain = False
         try:
@@ -304,7 +264,7 @@ class Fetcher:
                     return
                 if not self._may_claim_one():
                     return
-                for item in self._claim(self.consumer.context, [document], together=False):
+                for item in self._claim(self.context, [document], together=False):
                     self._log_suspect(item, "it has no retry left, and runs alone")
                     self._admit([item], asked=1)
                     self._wait_until_quiet(math.inf)
@@ -313,7 +273,7 @@ class Fetcher:
 
     def _may_claim_one(self) -> bool:
         """Return whether the limits of the queue allow one more item; rest for a moment if not."""
-        if not self.limiter.is_limited or self.consumer.queue._run_flow(self.limiter.take(1)):
+        if not self.limiter.is_limited or self._send(self.limiter.take(1)):
             return True
         self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
         return False

@@ -7,239 +7,208 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
-from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import commit_before_run
-from mongoq.worker.backlog import Backlog
-from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
-from mongoq.worker.executor_threads import ThreadExecutor
-from mongoq.worker.failure_log import FailureReporter, hide_text, text_line
-from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
+from mongoq.worker.coordinator import POLL_SECONDS
+from mongoq.worker.failure_log import text_line
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.hooks import Hook, add_hooks
-from mongoq.worker.limiter import MAX_PAUSE_SECONDS, Limiter
+from mongoq.worker.limiter import MAX_PAUSE_SECONDS
 from mongoq.worker.threads.job import Job
 
-logger = logging.getLogger("mongoq.worker")
+if TYPE_CHECKING:
+    from mongoq.worker.threads.consumer_loop import ConsumerLoop
 
 NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """End of the lease of an item that has left its queue."""
 
 
-@dataclass(eq=False, repr=False)
 class ItemRunner:
     """Runs the waiting items of a backlog, and returns them to it with their outcomes, to be settled."""
 
-    consumer: Consumer
-    backlog: Backlog
-    settlements: HandlerSettlements
-    failures: FailureReporter
-    coordinator: Coordinator
-    executor: ThreadExecutor
-    limiter: Limiter
-    _started: int = field(default=0, init=False)
-    _hooks: Sequence[Hook] = field(default=(), init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, loop: ConsumerLoop) -> None:
+        self._consumer, self._backlog, self._limiter = loop.consumer, loop.backlog, loop.limiter
+        self._settlements, self._coordinator, self._executor = loop.settlements, loop.coordinator, loop.executor
         # The consumer with the hooks of an instrumentation; without one it is the same object.
-        self._hooked = self.consumer
+        self._hooked = loop.consumer
+        self._hooks: Sequence[Hook] = ()
+        self._started = 0
 
     def update_hooks(self) -> None:
         """Enter the hooks of an instrumentation in later calls; it may begin, change and end while the worker runs."""
-        observer = self.consumer.queue._driver.observer
+        observer = self._consumer.queue._driver.observer
         hooks = () if observer is None else observer.find_hooks()
         if hooks != self._hooks:
             self._hooks = hooks
-            self._hooked = add_hooks(self.consumer, hooks)
+            self._hooked = add_hooks(self._consumer, hooks)
 
     def wake(self, number: int) -> None:
         """Wake this many idle runners; missing ones are started, within the concurrency of the consumer."""
-        missing = self.backlog.wake(number)
-        for _ in range(min(missing, self.consumer.concurrency - self._started)):
+        missing = self._backlog.wake(number)
+        for _ in range(min(missing, self._consumer.concurrency - self._started)):
             self._started += 1
-            self.executor.start(self._run, f"mongoq-run-{self.consumer.name}-{self._started}", calls_handlers=True)
+            self._executor.start(self._run, f"mongoq-run-{self._consumer.name}-{self._started}", calls_handlers=True)
 
     def _run(self) -> None:
         event = WakeEvent()
         try:
             while True:
-                run = self.backlog.next_call(event)
+                run = self._backlog.next_call(event)
                 if run is not None:
                     self._process(run)
-                elif self.backlog.closed:
+                elif self._backlog.closed:
                     return
                 else:
-                    self.executor.rest(event, POLL_SECONDS * 60)
+                    self._executor.rest(event, POLL_SECONDS * 60)
         finally:
-            self.backlog.idle.pop(event, None)
+            self._backlog.idle.pop(event, None)
 
     def _process(self, run: HandlerCall) -> None:
-        consumer, items = self.consumer, run.items
-        self.limiter.adopt()
+        consumer, backlog, items = self._consumer, self._backlog, run.items
+        self._limiter.adopt()
         outcomes = consumer.resolver.refusal(consumer, items)
         if outcomes is None and consumer.pops:
-            outcomes = self._take_out(run)
-        if outcomes is None and self.limiter.has_rate:
+            run.pops = True
+            outcomes = self._take_out(items)
+        if outcomes is None and self._limiter.has_rate:
             outcomes = self._wait_for_slots(run)
         if outcomes is None:
             outcomes = self._call_handler(run)
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
         if cancelled or not run.timed_out:
-            outcomes = self.backlog.judge(run, outcomes)
+            outcomes = backlog.judge(run, outcomes)
             self._report(run, outcomes)
-        if self.backlog.finish(run, outcomes):
-            self._report_lost(run)
-        elif cancelled and not run.abandoned:
-            self._fail_cancelled(run, outcomes)
+        if backlog.finish(run, outcomes):
+            if run.lost:
+                self._report_lost(run)
+        elif cancelled and not run.abandoned:  # settled at once, instead of being left until the leases end
+            kept = [entry for entry in zip(items, outcomes, strict=True) if id_key(entry[0].id) not in run.lost]
+            backlog.refuse(kept, consumer.lease_length)
         else:
-            seconds = run.seconds
-            words, fields = (consumer.title, seconds, items[0].id), self._fields(items[0], duration=seconds)
-            text = "a run of %s that was given up has ended late, after %.1f s; ignored: %s"
-            logger.warning(text, *words, extra=fields)
-            self.settlements.discard(items)
-
-    # --- the call --------------------------------------------------------------------------------
+            seconds, text = run.seconds, "a run of %s that was given up has ended late, after %.1f s; ignored: %s"
+            self._warn(text, consumer.title, seconds, items[0].id, item=items[0], duration=seconds)
+            self._settlements.discard(items)
 
     def _call_handler(self, run: HandlerCall) -> list[ResolvedOutcome]:
         """Call the handler, and return the outcomes of the items."""
-        consumer, items = self._hooked, run.items
+        consumer, items, resolver = self._hooked, run.items, self._hooked.resolver
         if consumer.takes_job:
-            self.settlements.watch(run)
-            extended, gone = self.backlog.split_leases, consumer.pops
-            name, worker = consumer.label, self.coordinator.worker
+            self._settlements.watch(run)
+            name, gone, worker = consumer.label, consumer.pops, self._coordinator.worker
+            extended = self._backlog.split_leases
             run.job = Job(consumer.queue, items, extended, name=name, gone=gone, worker=worker)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
-        run.context = context = self.executor.context.copy()
+        run.context = context = self._executor.context.copy()
         try:
-            returned = self.executor.call(consumer, run, payload)
+            returned = self._executor.call(consumer, run, payload)
             if run.timed_out:
-                return consumer.resolver.failures(consumer, items, consumer.timeout_error())
-            outcomes = run.outcomes
-            return outcomes or context.call(consumer.resolver.outcomes, consumer, items, returned)
+                return resolver.failures(consumer, items, consumer.timeout_error())
+            return run.outcomes or context.call(resolver.outcomes, consumer, items, returned)
         except BaseException as error:  # an error of a handler concerns its own call alone
-            if self.coordinator.halted and not issubclass(type(error), Exception):
+            if self._coordinator.halted and not issubclass(type(error), Exception):
                 raise
-            error = consumer.timeout_error(error) if run.timed_out else error
-            return consumer.resolver.failures(consumer, items, error)
+            return resolver.failures(consumer, items, consumer.timeout_error(error) if run.timed_out else error)
         finally:
             if consumer.takes_job:
-                self.settlements.record(run)
+                self._settlements.record(run)
 
     def _wait_for_slots(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
         """Wait until the rate of the queue allows the call; returns outcomes if it is not to start any more.
 
         An item that has left its queue starts late rather than never.
         """
-        event, limiter = WakeEvent(), self.limiter
+        event, limiter = WakeEvent(), self._limiter
         with limiter.at_gate(run):
             while (wait := limiter.start(run)) > 0:
-                if run.abandoned or (not run.pops and (self.backlog.closed or run.lost)):
+                if run.abandoned or (not run.pops and (self._backlog.closed or run.lost)):
                     return [Release() for _ in run.items]
                 if wait == math.inf:
                     try:
-                        taken = self.consumer.queue._run_flow(limiter.take_for(run, self.fail))
+                        taken = self._consumer.queue._run_flow(limiter.take_for(run, self.fail))
                     except Exception as error:
-                        taken = self.coordinator.report_error("claim", error) or POLL_SECONDS
+                        taken = self._coordinator.report_error("claim", error) or POLL_SECONDS
                     if not isinstance(taken, int | float):
                         if not run.pops:
                             return [taken]
                         taken = POLL_SECONDS
                     wait = taken
-                self.executor.rest(event, min(wait, MAX_PAUSE_SECONDS))
+                self._executor.rest(event, min(wait, MAX_PAUSE_SECONDS))
         run.started = time.monotonic()
         return None
 
-    # --- items that run at most once -------------------------------------------------------------
+    def _take_out(self, items: list[Item[Any]]) -> list[ResolvedOutcome] | None:
+        """Take an item that runs at most once out of its queue; returns its outcome unless this worker certainly did.
 
-    def _take_out(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
-        """Take the item of a call out of the queue for good; returns its outcome if that fails, else ``None``."""
-        [item] = run.items
-        run.pops = True
-        if not self._take_for_good(item):
-            return [Release()]
-        run.items[:] = [self.consumer.context.preserve_payload(item)]
-        self.backlog.split_leases([item.held_until(NEVER_ENDS)])
-        return None
-
-    def _take_for_good(self, item: Item[Any]) -> bool:
-        """Take an item that runs at most once out of its queue; returns whether this worker certainly did."""
-        consumer = self.consumer
+        The list holds the item with its payload as it was then.
+        """
+        [item] = items
         try:
-            failed = consumer.queue._run(commit_before_run, [item])
+            failed = self._consumer.queue._run(commit_before_run, [item])
         except BaseException as error:  # a handler that has ended may still cancel the task that awaits this
-            if self.coordinator.halted and not isinstance(error, Exception):
+            if self._coordinator.halted and not isinstance(error, Exception):
                 raise
             failed = {id_key(item.id): error}
         if failed:
-            errors = [hide_text(error, self.coordinator.log_errors) for error in failed.values()]
-            words, fields = (item.id, consumer.title, errors), self._fields(item)
-            logger.warning("item %s of %s is not run, since it may be gone: %r", *words, extra=fields)
-        return not failed
+            errors = [self._coordinator.hide(error) for error in failed.values()]
+            text = "item %s of %s is not run, since it may be gone: %r"
+            self._warn(text, item.id, self._consumer.title, errors, item=item)
+            return [Release()]
+        items[:] = [self._consumer.context.preserve_payload(item)]
+        self._backlog.split_leases([item.held_until(NEVER_ENDS)])
+        return None
 
     # --- failures --------------------------------------------------------------------------------
 
     def fail(self, item: Item[Any], error: Exception) -> ResolvedOutcome:
         """Return the outcome of an item that fails without a run, and log it."""
-        outcome = self.consumer.resolver.failure(self.consumer, item, error)
-        self.failures.report(item, outcome)
+        outcome = self._consumer.resolver.failure(self._consumer, item, error)
+        self._coordinator.report_failure(self._consumer, item, outcome)
         return outcome
 
     def refuse(self, invalid: PayloadInvalid) -> None:
         """Fail an item that does not fit the model and has no dead queue to go to, without a run."""
         item: Any = invalid.item
-        consumer = self.consumer
-        if consumer.pops and not self._take_for_good(item):
-            words = item.id, consumer.title, hide_text(invalid, self.coordinator.log_errors)
-            logger.error("item %s of %s cannot be run: %s", *words, extra=self._fields(item))
-            self.backlog.refuse(item, consumer.lease_length, Release())
-            return
-        outcome = consumer.resolver.failure(consumer, item, invalid)
-        self.backlog.refuse(item, consumer.lease_length, outcome)
-        self.failures.report(item, outcome)
-
-    def _fail_cancelled(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> None:
-        """Settle the items of a cancelled call at once, instead of leaving them until their leases end."""
-        for item, outcome in zip(run.items, outcomes, strict=True):
-            if id_key(item.id) not in run.lost:
-                self.backlog.refuse(item, self.consumer.lease_length, outcome)
+        consumer = self._consumer
+        released = self._take_out([item]) if consumer.pops else None
+        if released is not None:
+            text = "item %s of %s cannot be run: %s"
+            self._coordinator.log(logging.ERROR, text, item.id, consumer.title, invalid, item=item)
+        [outcome] = released or [consumer.resolver.failure(consumer, item, invalid)]
+        self._backlog.refuse([(item, outcome)], consumer.lease_length)
+        self._coordinator.report_failure(consumer, item, outcome)
 
     def _report(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> None:
         """Log failures, each error with its traceback once, and stop the consumer after a failure for good."""
+        consumer, coordinator = self._consumer, self._coordinator
         previous: object = None
         for item, outcome in zip(run.items, outcomes, strict=True):
             if run.abandoned or (run.lost and id_key(item.id) in run.lost):
                 continue  # the result of a lost item is ignored
             if isinstance(outcome, Failed):
-                seconds = run.seconds
-                self.failures.report(item, outcome, traced=outcome.error is not previous, duration=seconds)
+                traced = outcome.error is not previous
+                coordinator.report_failure(consumer, item, outcome, traced=traced, duration=run.seconds)
                 previous = outcome.error
             elif isinstance(outcome, Dead):
-                self._log_dead(item, outcome, run.seconds)
-
-    def _log_dead(self, item: Item[Any], outcome: Dead, seconds: float) -> None:
-        reason = text_line(outcome.reason or "no reason given") if self.coordinator.log_errors == "message" else "Dead"
-        words = item.id, self.consumer.title, item.attempts, reason, self.consumer.context.settings.dead
-        fields = self._fields(item, duration=seconds)
-        logger.warning("item %s of %s was declared dead in run %d: %s; it goes to queue %r", *words, extra=fields)
-
-    def _fields(self, item: Item[Any], *, duration: float | None = None) -> dict[str, Any]:
-        return log_fields(item, worker=self.coordinator.worker, duration=duration)
+                is_hidden = coordinator.log_errors == "type"
+                reason = "Dead" if is_hidden else text_line(outcome.reason or "no reason given")
+                words = item.id, consumer.title, item.attempts, reason, consumer.context.settings.dead
+                text = "item %s of %s was declared dead in run %d: %s; it goes to queue %r"
+                self._warn(text, *words, item=item, duration=run.seconds)
 
     def _report_lost(self, run: HandlerCall) -> None:
         """Log the loss of items that the handler has not settled itself."""
-        if not run.lost:
-            return
         lost_items = [item for item in run.items if id_key(item.id) in run.lost]
-        unsettled = [item for item in lost_items if item not in self.settlements]
+        unsettled = [item for item in lost_items if item not in self._settlements]
         if unsettled:
-            words = self.consumer.title, unsettled[0].id
-            fields = self._fields(unsettled[0], duration=run.seconds)
-            logger.warning("a run of %s ended after its item %s was lost; ignored", *words, extra=fields)
-        self.settlements.discard(lost_items)
+            text, item = "a run of %s ended after its item %s was lost; ignored", unsettled[0]
+            self._warn(text, self._consumer.title, item.id, item=item, duration=run.seconds)
+        self._settlements.discard(lost_items)
+
+    def _warn(self, text: str, *words: object, item: Item[Any], duration: float | None = None) -> None:
+        self._coordinator.log(logging.WARNING, text, *words, item=item, duration=duration)
