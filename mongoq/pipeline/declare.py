@@ -9,15 +9,23 @@ from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, only_given
-from mongoq.pipeline.graph.graph import DEFAULT_FRAME_ITEMS, Delivery, Frame, Join, OnNone, OutputSequence, Stage
+from mongoq.pipeline.graph.graph import (
+    DEFAULT_FRAME_BATCH,
+    DEFAULT_FRAME_ITEMS,
+    PLAIN_FIELDS,
+    STAGE_OPTIONS,
+    Delivery,
+    Frame,
+    Join,
+    OnNone,
+    OutputSequence,
+    Stage,
+)
 from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
 from mongoq.worker.consumer import OnTimeout
 
 H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
-
-DEFAULT_FRAME_BATCH = 1_000
-"""Default of ``batch``: items of one frame, at most."""
 
 
 class Declarations:
@@ -26,11 +34,15 @@ class Declarations:
     def __init__(self) -> None:
         self._stages: list[Stage] = []
 
-    def _declare(self, *, name: str | None, **fields: Any) -> Callable[[H], H]:
-        """Return the decorator that adds a stage with these fields."""
+    def _declare(self, arguments: Mapping[str, Any], **fields: Any) -> Callable[[H], H]:
+        """Return the decorator that adds a stage of these fields, and of those among the decorator's arguments."""
+        name = arguments["name"]
+        fields = {field: arguments[field] for field in PLAIN_FIELDS if field in arguments} | fields
+        options = only_given(**{option: arguments[option] for option in STAGE_OPTIONS if option in arguments})
 
         def declare(handler: H) -> H:
-            self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **fields))
+            own = handler_name(handler) if name is None else name
+            self._stages.append(Stage(name=own, handler=handler, options=options, **fields))
             return handler
 
         return declare
@@ -109,37 +121,8 @@ class Declarations:
             burst: items that may start at once; default what the rate allows in a quarter of a second, at least one.
             rate_key: each key has the rate to itself: the dotted name of a field, or a function of the payload.
         """
-        return self._declare(
-            name=name,
-            sources=names(source),
-            targets=names(to) or (to,),  # an empty tuple would make it a sink, so it stays a fault
-            model=model,
-            where=where,
-            otherwise=otherwise,
-            delivery=delivery,
-            none=none,
-            sequence=sequence,
-            errors=errors,
-            shared=shared,
-            options=only_given(
-                concurrency=concurrency,
-                prefetch=prefetch,
-                prefetch_bytes=prefetch_bytes,
-                lease=lease,
-                retry=retry,
-                max_retries=max_retries,
-                history=history,
-                success_on=success_on,
-                max_time=max_time,
-                on_timeout=on_timeout,
-                batch=batch,
-                probe=probe,
-                max_running=max_running,
-                rate=rate,
-                burst=burst,
-                rate_key=rate_key,
-            ),
-        )
+        # An empty tuple would make it a sink, so it stays a fault.
+        return self._declare(locals(), sources=names(source), targets=names(to) or (to,))
 
     def sink(
         self,
@@ -173,35 +156,7 @@ class Declarations:
 
         The arguments are those of ``stage``, without ``to`` and ``none``.
         """
-        return self._declare(
-            name=name,
-            sources=decorator_names(source, "sink"),
-            targets=(),
-            model=model,
-            where=where,
-            otherwise=otherwise,
-            delivery=delivery,
-            errors=errors,
-            shared=shared,
-            options=only_given(
-                concurrency=concurrency,
-                prefetch=prefetch,
-                prefetch_bytes=prefetch_bytes,
-                lease=lease,
-                retry=retry,
-                max_retries=max_retries,
-                history=history,
-                success_on=success_on,
-                max_time=max_time,
-                on_timeout=on_timeout,
-                batch=batch,
-                probe=probe,
-                max_running=max_running,
-                rate=rate,
-                burst=burst,
-                rate_key=rate_key,
-            ),
-        )
+        return self._declare(locals(), sources=decorator_names(source, "sink"), targets=())
 
     def join(
         self,
@@ -249,62 +204,24 @@ class Declarations:
 
         Joins need a server with transactions: a replica set of at least one node.
 
-        Args:
-            sources: the queues, two or more; no other stage may take items from them.
-            on: path of the common value in the payloads, such as ``"order.id"``; a mapping from queue to path where the
-                paths differ. ``None``: the first items of all queues belong together.
-            to: the queue that items go to, or several, of which the handler chooses one with ``Move``; by default items
-                end here.
-            timeout: how long an item waits for its partners, a ``timedelta`` or seconds; ``None`` for no limit.
-            missing: what happens after the timeout. ``"error"``: the item goes to the error queue. ``"pass"``: the
-                handler is called with ``None`` in place of each missing payload.
-            late: what happens to a partner that comes within seven days after the timeout, when no other item waits for
-                it. ``"error"``: it goes to the error queue. ``"wait"``: it waits for another partner. ``"drop"``.
-            name: as for ``stage``, like all further arguments.
-            model: the types of the payloads, in the order of the queues.
-            none: meaning of a returned ``None``, where there is a ``to``.
-            sequence: a function of the payload of an output, as for ``stage``; a join cannot keep a sequence, since its
-                inputs have several.
-            errors: the queue of failures.
-            concurrency: runs at the same time.
-            prefetch: further items that are reserved and wait for a run.
-            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
-                default 64 MiB, ``None`` for no limit.
-            lease: how long an item stays reserved when the process dies.
-            retry: how long a failed item waits for its next run.
-            max_retries: further runs of an item after its first.
-            history: how long the queues keep items that end here, as for ``stage``: inputs, and pairs.
-            success_on: exceptions that count as success.
-            max_time: the stack of a handler that runs longer is logged.
-            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
-            batch: the handler takes one list with the payloads of up to this many pairs, ``[(order, payment), …]``, and
-                the job if it takes two arguments; it returns a list with an entry for each pair.
-            probe: while different items fail, with no success between, one item at a time is tried.
+        The arguments are those of ``stage``, without ``where``, ``otherwise``, ``shared`` and limits, and:
+
+        - ``sources``: the queues, two or more; no other stage may take items from them.
+        - ``on``: path of the common value in the payloads, such as ``"order.id"``; a mapping from queue to path where
+          the paths differ. ``None``: the first items of all queues belong together.
+        - ``to``: as for ``stage``; by default items end here.
+        - ``timeout``: how long an item waits for its partners, a ``timedelta`` or seconds; ``None`` for no limit.
+        - ``missing``: what happens after the timeout. ``"error"``: the item goes to the error queue. ``"pass"``: the
+          handler is called with ``None`` in place of each missing payload.
+        - ``late``: what happens to a partner that comes within seven days after the timeout, when no other item waits
+          for it. ``"error"``: it goes to the error queue. ``"wait"``: it waits for another partner. ``"drop"``.
+        - ``model``: the types of the payloads, in the order of the queues.
+        - ``sequence``: a function of the payload of an output; a join cannot keep a sequence, since its inputs have
+          several.
+        - ``history``: how long the queues keep items that end here: inputs, and pairs.
         """
-        return self._declare(
-            name=name,
-            sources=names(sources),
-            targets=names(to),
-            model=model,
-            none=none,
-            sequence=sequence,
-            errors=errors,
-            join=Join(on, timeout, missing, late),
-            options=only_given(
-                concurrency=concurrency,
-                prefetch=prefetch,
-                prefetch_bytes=prefetch_bytes,
-                lease=lease,
-                retry=retry,
-                max_retries=max_retries,
-                history=history,
-                success_on=success_on,
-                max_time=max_time,
-                on_timeout=on_timeout,
-                batch=batch,
-                probe=probe,
-            ),
-        )
+        own = Join(on, timeout, missing, late)
+        return self._declare(locals(), sources=names(sources), targets=names(to), join=own)
 
     def batch_stage(
         self,
@@ -358,67 +275,19 @@ class Declarations:
         When the process dies, the batch runs again when its leases end, item by item; no item of it has moved on
         before.
 
-        Args:
-            source: the queue that the stage takes items from, or several; a frame has items of one queue.
-            format: ``"pandas"``: a ``pandas.DataFrame``, which needs the extra ``pandas``. ``"arrow"``: a
-                ``pyarrow.Table``, which needs the extra ``arrow``.
-            to: the queue that items go to, or several, of which ``_to`` chooses one; by default items end here.
-            batch: items of one frame, at most.
-            name: as for ``stage``, like all further arguments.
-            model: the type of the payloads, for pydantic. A payload that does not fit goes to the error queue; the
-                columns hold what the model makes of the others, as it is stored.
-            where: a filter on payloads.
-            otherwise: outcome of items that do not match the filter.
-            none: meaning of a returned ``None``, where there is a ``to``.
-            sequence: as for ``stage``; a function gets the payload that is made of a row.
-            errors: the queue of failures.
-            shared: other stages take items from the same queues on purpose.
-            concurrency: runs at the same time, for each queue.
-            prefetch: further items of each queue that are reserved and wait for a run.
-            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
-                default 64 MiB, ``None`` for no limit.
-            lease: how long an item stays reserved when the process dies.
-            retry: how long a failed item waits for its next run.
-            max_retries: further runs of an item after its first.
-            history: as for ``stage``.
-            success_on: exceptions that count as success.
-            max_time: the stack of a handler that runs longer is logged.
-            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
-            probe: while different items fail, with no success between, one item at a time is tried.
-            max_running: as for ``stage``; a frame has no more items than the limits allow.
-            rate: as for ``stage``.
-            burst: as for ``stage``.
+        The arguments are those of ``stage``, without ``delivery`` and ``rate_key``, and:
+
+        - ``source``: the queue that the stage takes items from, or several; a frame has items of one queue.
+        - ``format``: ``"pandas"``: a ``pandas.DataFrame``, which needs the extra ``pandas``. ``"arrow"``: a
+          ``pyarrow.Table``, which needs the extra ``arrow``.
+        - ``to``: the queue that items go to, or several, of which ``_to`` chooses one; by default items end here.
+        - ``batch``: items of one frame, at most.
+        - ``model``: the type of the payloads, for pydantic. A payload that does not fit goes to the error queue; the
+          columns hold what the model makes of the others, as it is stored.
+        - ``sequence``: as for ``stage``; a function gets the payload that is made of a row.
+        - ``max_running``: as for ``stage``; a frame has no more items than the limits allow.
         """
-        return self._declare(
-            name=name,
-            sources=names(source),
-            targets=names(to),
-            model=model,
-            where=where,
-            otherwise=otherwise,
-            none=none,
-            sequence=sequence,
-            errors=errors,
-            shared=shared,
-            format=format,
-            options=only_given(
-                concurrency=concurrency,
-                prefetch=prefetch,
-                prefetch_bytes=prefetch_bytes,
-                lease=lease,
-                retry=retry,
-                max_retries=max_retries,
-                history=history,
-                success_on=success_on,
-                max_time=max_time,
-                on_timeout=on_timeout,
-                batch=batch,
-                probe=probe,
-                max_running=max_running,
-                rate=rate,
-                burst=burst,
-            ),
-        )
+        return self._declare(locals(), sources=names(source), targets=names(to))
 
     def frame_stage(
         self,
@@ -457,33 +326,19 @@ class Declarations:
         that only the items that cause the failure fail. The returned rows are written beside the checkpoint before the
         first item moves, so a driver that is killed continues with these rows.
 
-        Args:
-            source: the queue that the stage takes items from, or several; each queue has frames of its own.
-            to: the queue that items go to, or several, of which the column ``_to`` chooses one; by default items end
-                here, and the function need not return a frame.
-            schema: the columns, such as ``"carrier string, dep_delay int"``, or a ``StructType``; by default
-                ``payload`` as JSON text.
-            items: items of one frame, at most; up to 500,000.
-            partitions: number of tasks that read a frame; by default one for each 5,000 items.
-            name: unique within the pipeline; default the name of the function.
-            sequence: as for ``stage``. A function gets the payload that is made of a row, as it is stored, and runs in
-                Spark's tasks. The column ``_sequence`` goes before it. With ``"keep"`` the items of a sequence go on in
-                their order; outputs of several items of one frame that enter one sequence have none.
-            errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
-                pipeline's.
-            shared: other stages take items from the same queues on purpose; each of these stages has to set it.
-            lease: how long items stay reserved when the driver dies, a ``timedelta`` or seconds; at least one second.
-            retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
-            max_retries: further runs of an item after its first; ``None`` for no limit.
-            history: as for ``stage``.
+        The further arguments are those of ``stage``; the first ones are:
+
+        - ``source``: the queue that the stage takes items from, or several; each queue has frames of its own.
+        - ``to``: the queue that items go to, or several, of which the column ``_to`` chooses one; by default items end
+          here, and the function need not return a frame.
+        - ``schema``: the columns, such as ``"carrier string, dep_delay int"``, or a ``StructType``; by default
+          ``payload`` as JSON text.
+        - ``items``: items of one frame, at most; up to 500,000.
+        - ``partitions``: number of tasks that read a frame; by default one for each 5,000 items.
+        - ``sequence``: as for ``stage``. A function gets the payload that is made of a row, as it is stored, and runs
+          in Spark's tasks. The column ``_sequence`` goes before it. With ``"keep"`` the items of a sequence go on in
+          their order; outputs of several items of one frame that enter one sequence have none.
+        - ``lease``: how long items stay reserved when the driver dies, a ``timedelta`` or seconds; at least one second.
         """
-        return self._declare(
-            name=name,
-            sources=decorator_names(source, "frame_stage"),
-            targets=names(to),
-            sequence=sequence,
-            errors=errors,
-            shared=shared,
-            frame=Frame(schema, items, partitions),
-            options=only_given(lease=lease, retry=retry, max_retries=max_retries, history=history),
-        )
+        own = Frame(schema, items, partitions)
+        return self._declare(locals(), sources=decorator_names(source, "frame_stage"), targets=names(to), frame=own)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -105,10 +104,8 @@ class Pipeline(Declarations):
     def graph(self) -> Graph:
         """Stages and sources declared so far, as plain data."""
         # A new graph at each call: declarations may follow, and a graph is immutable.
-        whole = self._whole
-        return replace(
-            whole, stages=tuple(self._stages), sources=tuple(self._sources), hooks=(*whole.hooks, *self._hooks)
-        )
+        hooks = (*self._whole.hooks, *self._hooks)
+        return replace(self._whole, stages=tuple(self._stages), sources=tuple(self._sources), hooks=hooks)
 
     def source(
         self,
@@ -285,13 +282,34 @@ class Pipeline(Declarations):
             run.wait()
             return run.progress()
 
-    def _make_run(
-        self, broker: Broker, stages: Sequence[str] | None, *, grace: Duration, heartbeat: Duration, signals: bool
-    ) -> Run:
+    def _make_run(self, broker: Broker, stages: Sequence[str] | None, **options: Any) -> Run:
+        graph, own = self._check_start(broker, stages, Broker, AsyncBroker, "start_async and drain_async", **options)
+        return Run(graph, broker, **own)
+
+    def _check_start(
+        self,
+        broker: Any,
+        stages: Sequence[str] | None,
+        kind: type[Any],
+        other: type[Any],
+        other_methods: str,
+        *,
+        grace: Duration,
+        heartbeat: Duration,
+        signals: bool,
+    ) -> tuple[Graph, dict[str, Any]]:
+        """Check the pipeline and the arguments of a start; return the graph and the options of the run."""
         self.check()
-        _check_broker(broker, Broker, AsyncBroker, "start_async and drain_async")
+        if isinstance(broker, other):
+            raise ArgumentInvalid("broker", f"{kind.__name__}, not {other.__name__}, which goes with {other_methods}")
+        if not isinstance(broker, kind):
+            raise ArgumentInvalid("broker", f"{kind.__name__}, not {type(broker).__name__}")
+        if broker._context.serverless:
+            hint = "virtual.worker(pipeline).run_until_idle() of mongoq.testing runs a pipeline without one"
+            raise ArgumentInvalid("broker", f"a pipeline needs a server to run; {hint}")
         check_signals(signals)
-        return Run(self.graph.only(stages), broker, **_lengths(grace, heartbeat), signals=signals)
+        lengths = {"grace": duration(grace, "grace"), "heartbeat": duration(heartbeat, "heartbeat", zero=False)}
+        return self.graph.only(stages), {**lengths, "signals": signals}
 
     def run_on_spark(
         self,
@@ -376,8 +394,8 @@ class Pipeline(Declarations):
 
         Handlers may be coroutine functions; plain functions run in threads.
         """
-        make = partial(self._make_async_run, broker, stages, drain=False, grace=grace, heartbeat=heartbeat)
-        return StartingAsync(partial(make, signals=signals))
+        options: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat, "signals": signals}
+        return StartingAsync(partial(self._make_async_run, broker, stages, drain=False, **options))
 
     async def drain_async(
         self,
@@ -399,13 +417,10 @@ class Pipeline(Declarations):
             return await run.progress()
 
     async def _make_async_run(
-        self, broker: AsyncBroker, stages: Sequence[str] | None, *, drain: bool, signals: bool, **lengths: Duration
+        self, broker: AsyncBroker, stages: Sequence[str] | None, *, drain: bool, **options: Any
     ) -> AsyncRun:
-        self.check()
-        _check_broker(broker, AsyncBroker, Broker, "start and drain")
-        check_signals(signals)
-        graph = self.graph.only(stages)
-        return await AsyncRun.start(graph, broker, drain=drain, signals=signals, **_lengths(**lengths))
+        graph, own = self._check_start(broker, stages, AsyncBroker, Broker, "start and drain", **options)
+        return await AsyncRun.start(graph, broker, drain=drain, **own)
 
     def waiting(self, broker: Broker) -> Iterator[Waiting]:
         """Iterate over the items that wait for their partners, join by join, earliest timeout first.
@@ -426,20 +441,6 @@ class Pipeline(Declarations):
                 yield Waiting.of(stage, item)
 
 
-def _check_broker(broker: Any, kind: type[Any], other: type[Any], methods: str) -> None:
-    if isinstance(broker, other):
-        raise ArgumentInvalid("broker", f"{kind.__name__}, not {other.__name__}, which goes with {methods}")
-    if not isinstance(broker, kind):
-        raise ArgumentInvalid("broker", f"{kind.__name__}, not {type(broker).__name__}")
-    if broker._context.serverless:
-        hint = "virtual.worker(pipeline).run_until_idle() of mongoq.testing runs a pipeline without one"
-        raise ArgumentInvalid("broker", f"a pipeline needs a server to run; {hint}")
-
-
 def _check_progress(progress: Any) -> None:
     if not isinstance(progress, bool):
         raise ArgumentInvalid("progress", f"a bool, not {type(progress).__name__}")
-
-
-def _lengths(grace: Duration, heartbeat: Duration) -> dict[str, timedelta]:
-    return {"grace": duration(grace, "grace"), "heartbeat": duration(heartbeat, "heartbeat", zero=False)}

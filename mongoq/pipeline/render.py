@@ -51,7 +51,7 @@ def _source(source: Source) -> Iterator[tuple[str, str]]:
         yield "lease", _brief(source.lease)
 
 
-def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
+def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:  # noqa: C901 - a list of facts
     yield "takes", _join_names(stage.sources) + (", shared" if stage.shared else "")
     yield "gives", _join_names(stage.targets) if stage.targets else "nothing: items end here"
     if stage.join is not None:
@@ -76,16 +76,14 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     yield "delivery", quote_if_odd(stage.delivery)
     if stage.none != "error":
         yield "none", quote_if_odd(stage.none)
-    yield from _sequence(stage.sequence)
+    if stage.sequence is not None:
+        yield "sequence", _function_or_value(stage.sequence)
     for option, value in stage.options.items():
-        by_function = option == "rate_key" and callable(value)
-        yield option, f"by {quote_if_odd(import_path(value))}" if by_function else _brief(value)
+        yield option, _function_or_value(value) if option == "rate_key" else _brief(value)
 
 
-def _sequence(sequence: Any) -> Iterator[tuple[str, str]]:
-    if sequence is not None:
-        by_function = f"by {quote_if_odd(import_path(sequence))}" if callable(sequence) else None
-        yield "sequence", by_function or _brief(sequence)
+def _function_or_value(value: Any) -> str:
+    return f"by {quote_if_odd(import_path(value))}" if callable(value) else _brief(value)
 
 
 def _join(join: Join) -> Iterator[tuple[str, str]]:
@@ -99,18 +97,13 @@ def _join(join: Join) -> Iterator[tuple[str, str]]:
 
 def _frame(frame: Frame) -> Iterator[tuple[str, str]]:
     yield "runs", "on Spark, on frames"
-    schema = frame.schema
-    columns = _brief(schema) if isinstance(schema, str) else None if schema is None else _columns(schema)
-    yield "schema", columns or "the payload as JSON"
+    # Spark's name for the type of a row; a schema that is not a type is shown as it is.
+    named = getattr(frame.schema, "simpleString", None)
+    schema = named() if callable(named) else frame.schema
+    yield "schema", "the payload as JSON" if schema is None else _brief(schema)
     yield "items", f"{_brief(frame.items)} a frame at most"
     if frame.partitions is not None:
         yield "partitions", _brief(frame.partitions)
-
-
-def _columns(schema: Any) -> str:
-    """Return Spark's name for the type of a row; a schema that is not a type is shown as it is."""
-    named = getattr(schema, "simpleString", None)
-    return _brief(named() if callable(named) else schema)
 
 
 def _join_names(names: Iterable[Any]) -> str:

@@ -188,7 +188,7 @@ class WorkerProcess:
             self._loop.run(self._run_pipeline_async(pipeline, self._connect(AsyncBroker), options))
             return
         # The run of drain() would be out of reach of a signal.
-        run = pipeline._make_run(self._connect(Broker), None, **options)  # type: ignore[arg-type]
+        run = pipeline._make_run(self._connect(Broker), None, **options)
         self._engine = run._engine
         with run._start(drain=self._drain):
             run.wait()

@@ -1,5 +1,5 @@
 """Checks of a graph: each fault is one sentence that names the stage or queue and the remedy.
 
-``graph`` collects the sentences of the other modules: start there. ``stages`` checks one stage or source on its own,
-``types`` the annotations of its handler against the models of the stages that it sends to.
+``graph`` checks the whole, and each stage and source on its own: start there. ``types`` checks the annotations of a
+handler against the models of the stages that it sends to.
 """

@@ -68,14 +68,12 @@ def _lacking(kind: Any, wanted: Any) -> str | None:
     missing = [
         field
         for field, info in wanted.model_fields.items()
-        if info.is_required() and not _is_elsewhere(info) and names.isdisjoint(_aliases(field, info))
+        if info.is_required()
+        # Such a field may be read from several places, or from inside another field.
+        and not isinstance(info.validation_alias, AliasChoices | AliasPath)
+        and names.isdisjoint(_aliases(field, info))
     ]
     return f"{kind.__name__} lacks {', '.join(missing)} of {wanted.__name__}" if missing else None
-
-
-def _is_elsewhere(info: FieldInfo) -> bool:
-    """Return whether a field may be read from several places, or from inside another field."""
-    return isinstance(info.validation_alias, AliasChoices | AliasPath)
 
 
 def _aliases(field: str, info: FieldInfo) -> set[str]:
@@ -94,14 +92,10 @@ def type_faults(graph: Graph, stage: Stage) -> Iterator[str]:
         yield from _of_what_is_returned(graph, stage)
 
 
-def _is_batch(stage: Stage) -> bool:
-    return stage.options.get("batch") is not None
-
-
 def _of_what_is_taken(stage: Stage) -> Iterator[str]:
     annotation = argument_type(stage.handler)
     kinds = classes(annotation)
-    if _is_batch(stage):
+    if stage.options.get("batch") is not None:
         if kinds and all(map(_is_one_payload, kinds)):
             yield f"model: the handler takes {_names(kinds)}, and with batch= it is given a list of payloads"
         kinds = classes(elements(annotation))
@@ -115,17 +109,14 @@ def _of_what_is_taken(stage: Stage) -> Iterator[str]:
             )
         return
     model: Any = get_origin(stage.model) or stage.model
-    if _is_decided(model) and not any(may_hold(kind, model) for kind in kinds):
+    # A model makes values of a known class; only pydantic models in general may make any value.
+    is_decided = isinstance(model, type) and (model in (*SCALARS, *CONTAINERS) or is_plain(model))
+    if is_decided and not any(may_hold(kind, model) for kind in kinds):
         yield f"model: the handler takes {_names(kinds)}, and the model makes {model.__name__}; let them agree"
 
 
 def _is_one_payload(kind: type) -> bool:
     return issubclass(kind, BaseModel | dict) or kind in SCALARS
-
-
-def _is_decided(type_made: Any) -> bool:
-    """Return whether a model makes values of a known class; pydantic models in general may make any value."""
-    return isinstance(type_made, type) and (type_made in (*SCALARS, *CONTAINERS) or is_plain(type_made))
 
 
 def may_hold(kind: type, value_type: type) -> bool:
@@ -139,7 +130,7 @@ def may_hold(kind: type, value_type: type) -> bool:
         return True
 
 
-def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:
+def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:  # noqa: C901, PLR0912 - a list of checks
     annotation = return_type(stage.handler)
     kinds = classes(annotation)
     if stage.is_sink or kinds is None:
@@ -148,14 +139,10 @@ def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:
         if stage.none == "error":
             yield "the handler returns None, where a payload is due; return one, or declare a sink, or none='drop'"
         return
-    if _is_batch(stage):
+    if stage.options.get("batch") is not None:
         if stage.format is None and all(map(_is_one_payload, _payloads(kinds))):
             yield f"the handler returns {_names(kinds)}, and with batch= a list with an entry for each is due"
         kinds = classes(elements(annotation)) or []
-    yield from _of_one_return(graph, stage, kinds)
-
-
-def _of_one_return(graph: Graph, stage: Stage, kinds: list[type]) -> Iterator[str]:
     payloads = _payloads(kinds)
     if not payloads:
         return
@@ -167,21 +154,17 @@ def _of_one_return(graph: Graph, stage: Stage, kinds: list[type]) -> Iterator[st
         yield f"the handler returns {_names(payloads)}, where one payload is due; return that, or a document around it"
     else:
         for target in stage.targets:
-            yield from _of_what_is_sent(graph, payloads, target)
+            for reader in graph.readers(target):
+                reasons = [why_never(kind, reader.model_of(target)) for kind in payloads]
+                if all(reasons):
+                    yield (
+                        f"the handler returns {_names(payloads)}, which stage {reader.name!r:.150} cannot take from "
+                        f"{target!r:.150}: {reasons[0]}; change one of them"
+                    )
 
 
 def _payloads(kinds: list[type]) -> list[type]:
     return [kind for kind in kinds if kind is not NoneType and not issubclass(kind, Outcome | BaseException)]
-
-
-def _of_what_is_sent(graph: Graph, payloads: list[type], target: Any) -> Iterator[str]:
-    for reader in graph.readers(target):
-        reasons = [why_never(kind, reader.model_of(target)) for kind in payloads]
-        if all(reasons):
-            yield (
-                f"the handler returns {_names(payloads)}, which stage {reader.name!r:.150} cannot take from "
-                f"{target!r:.150}: {reasons[0]}; change one of them"
-            )
 
 
 def _names(kinds: list[type]) -> str:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 from bson import Decimal128, Int64, ObjectId
 
-from mongoq.pipeline.frames.values import ABSENT, NUMBER_TYPES, moment, plain_values
+from mongoq.pipeline.frames.rows import ABSENT, NUMBER_TYPES, moment, plain_values
 from mongoq.spark.types.json_text import json_shown
 
 KIND = pa.Table
@@ -57,16 +57,18 @@ def _as_one_type(values: list[Any]) -> Typed:
     if kinds == {Decimal128} and (decimal_type := _decimal_type(there)) is not None:
         return decimal_type, [None if value is None else value.to_decimal() for value in values]
     if kinds == {list}:
-        return _lists(values)
+        # One Arrow type for the elements of all lists: convert them as one flat column, and cut that again.
+        type_, flat = _as_one_type(list(chain.from_iterable(there)))
+        ends = accumulate((len(value or ()) for value in values), initial=0)
+        parts = [flat[start:end] for start, end in pairwise(ends)]
+        return pa.list_(type_), [None if value is None else part for value, part in zip(values, parts, strict=True)]
     if all(issubclass(kind, Mapping) for kind in kinds):
         return _structs(values)
     return pa.string(), [None if value is None else _text(value) for value in values]
 
 
 def _text(value: Any) -> str:
-    if type(value) is str:
-        return value
-    return str(value) if isinstance(value, ObjectId | UUID | Decimal128) else json_shown(value)
+    return str(value) if type(value) is str or isinstance(value, ObjectId | UUID | Decimal128) else json_shown(value)
 
 
 def _decimal_type(values: list[Any]) -> pa.DataType | None:
@@ -80,14 +82,6 @@ def _decimal_type(values: list[Any]) -> pa.DataType | None:
     if precision > MORE_DIGITS:
         return None
     return pa.decimal128(precision, scale) if precision <= DIGITS else pa.decimal256(precision, scale)
-
-
-def _lists(values: list[Any]) -> Typed:
-    type, flat = _as_one_type(list(chain.from_iterable(value for value in values if value is not None)))
-    # One Arrow type for the elements of all lists: convert them as one flat column, and cut that again.
-    ends = accumulate((len(value or ()) for value in values), initial=0)
-    parts = [flat[start:end] for start, end in pairwise(ends)]
-    return pa.list_(type), [None if value is None else part for value, part in zip(values, parts, strict=True)]
 
 
 def _structs(values: list[Any]) -> Typed:

@@ -19,11 +19,7 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import check_entries, check_result
 
 FORMATS = {"pandas": "pandas.DataFrame", "arrow": "pyarrow.Table"}
-
-
-def kind_name(format: str) -> str:
-    """Return the class of frames of this format, as text."""
-    return FORMATS[format]
+"""Classes of frames, by format."""
 
 
 def frames_of(format: str) -> Any:
@@ -68,16 +64,13 @@ class _Frames:
 
     def _make_call(self, payloads: Sequence[Any], job: Any) -> tuple[tuple[Any, ...], Callable[[Any], Sequence[Any]]]:
         """Return the arguments for the function, and a function from what it returns to an entry for each item."""
-        rows = make_rows(job.items, self._dump_payloads(payloads), job)
+        if self.model is not None:
+            # As they are stored: the model has validated them before and may have changed values.
+            adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
+            payloads = [TypedValues(adapter).to_stored(payload) for payload in payloads]
+        rows = make_rows(job.items, payloads, job)
         frame, frame_values = frames_of(self.format).make_frame({**rows.envelope, **rows.fields})
         return (frame, job) if self.takes_job else (frame,), partial(self._read_entries, rows, frame_values)
-
-    def _dump_payloads(self, payloads: Sequence[Any]) -> Sequence[Any]:
-        """Return payloads as they are stored. A model has validated them before and may have changed values."""
-        if self.model is None:
-            return payloads
-        adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
-        return [TypedValues(adapter).to_stored(payload) for payload in payloads]
 
     def _read_entries(self, rows: FrameRows, frame_values: Mapping[str, list[Any]], returned: Any) -> Sequence[Any]:
         module = frames_of(self.format)
@@ -92,10 +85,15 @@ class _Frames:
         else:
             check_result(returned)
             if not isinstance(returned, list | tuple):
-                hint = f"return a {kind_name(self.format)}, a list with an entry for each row, or None"
+                hint = f"return a {FORMATS[self.format]}, a list with an entry for each row, or None"
                 raise OutcomeInvalid(f"a stage with format={self.format!r} got a {name_of(returned)}; {hint}")
             entries = check_entries(rows.items, returned)
-        return _with_refused(entries, rows.refused)
+        if not rows.refused:
+            return entries
+        # Items without a row stand at their positions in the batch, each with its own error.
+        rest = iter(entries)
+        places = range(len(entries) + len(rows.refused))
+        return [rows.refused[place] if place in rows.refused else next(rest) for place in places]
 
 
 class FrameHandler(_Frames):
@@ -114,11 +112,3 @@ class AsyncFrameHandler(_Frames):
         """Call the coroutine function with a frame, and return an entry for each item."""
         arguments, read_entries = self._make_call(payloads, job)
         return read_entries(await self.function(*arguments))
-
-
-def _with_refused(entries: Sequence[Any], refused: Mapping[int, Exception]) -> Sequence[Any]:
-    """Return the entries with the items without a row at their positions in the batch, each with its own error."""
-    if not refused:
-        return entries
-    rest = iter(entries)
-    return [refused[place] if place in refused else next(rest) for place in range(len(entries) + len(refused))]

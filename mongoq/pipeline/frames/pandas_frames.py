@@ -10,7 +10,7 @@ import numpy
 import pandas
 from bson import Decimal128, Int64
 
-from mongoq.pipeline.frames.values import ABSENT, NUMBER_TYPES, is_missing, moment, plain_values
+from mongoq.pipeline.frames.rows import ABSENT, NONE_TYPE, NUMBER_TYPES, is_missing, moment, plain_values
 
 KIND = pandas.DataFrame
 NESTED = False
@@ -25,19 +25,17 @@ def make_frame(columns: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list
 
 def _array(values: list[Any]) -> Any:
     """Return values as an array of a nullable type, even if no value is missing, so that types do not vary by batch."""
-    kinds = frozenset(map(type, values)) - {type(None)}
+    kinds = frozenset(map(type, values)) - {NONE_TYPE}
     # With numpy's own types, one missing value would turn integers into floats and booleans into objects.
     make = ARRAYS.get(kinds)
     # A mix of int and float is a double only if no integer loses digits (above 2**53).
-    if make is None and kinds and kinds <= NUMBER_TYPES and all(map(_is_double, values)):
-        make = _floats
+    if make is None and kinds and kinds <= NUMBER_TYPES:
+        integers = [value for value in values if value is not None and type(value) is not float]
+        make = _floats if all(float(value) == value for value in integers) else None
     if make is None or (kinds == MOMENTS and not all(value is None or value.tzinfo for value in values)):
-        return _objects(values)
+        objects = [value.to_decimal() if type(value) is Decimal128 else value for value in values]
+        return pandas.Series(objects, dtype=object)
     return make(values)
-
-
-def _is_double(value: Any) -> bool:
-    return value is None or type(value) is float or float(value) == value
 
 
 def _make_masked(kind: Callable[..., Any], dtype: str, empty: Any) -> Callable[[list[Any]], Any]:
@@ -60,11 +58,6 @@ def _moments(values: list[Any]) -> Any:
     return pandas.Series(numpy.array(naive, dtype="datetime64[us]")).dt.tz_localize("UTC")
 
 
-def _objects(values: list[Any]) -> Any:
-    objects = [value.to_decimal() if type(value) is Decimal128 else value for value in values]
-    return pandas.Series(objects, dtype=object)
-
-
 MOMENTS = frozenset({datetime})
 ARRAYS: Mapping[frozenset[type], Callable[[list[Any]], Any]] = {
     frozenset({int}): _integers,
@@ -84,15 +77,10 @@ def columns(frame: Any) -> list[tuple[Any, list[Any]]]:
 
 def _values(series: Any) -> list[Any]:
     if isinstance(series.dtype, pandas.DatetimeTZDtype):
-        return _times(series)
+        # By integers of microseconds: ``moment`` also handles times outside Python's years.
+        micros = series.dt.tz_convert("UTC").dt.as_unit("us").astype("int64").tolist()
+        missing = series.isna().tolist()
+        return [None if gone else moment(each) for each, gone in zip(micros, missing, strict=True)]
     values = plain_values(series.tolist())
     # Only a float can be NaN, which pandas writes for a missing value.
     return [None if is_missing(value) else value for value in values] if float in map(type, values) else values
-
-
-def _times(series: Any) -> list[Any]:
-    # By integers of microseconds: ``moment`` also handles times outside Python's years.
-    micros = series.dt.tz_convert("UTC").dt.as_unit("us").astype("int64").tolist()
-    return [
-        None if is_missing else moment(each) for each, is_missing in zip(micros, series.isna().tolist(), strict=True)
-    ]

@@ -1,19 +1,135 @@
-"""Rows of frames: what a handler takes, and the outcomes of items by the rows that it returned."""
+"""Rows of frames: what a handler takes, and the outcomes of items by the rows that it returned.
+
+Values are as BSON holds them, and the item's original values where the frame returned them unchanged.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, DecimalException
 from importlib import import_module
-from typing import Any
+from math import isnan
+from typing import Any, Final
+from uuid import UUID
 
-from bson import ObjectId
+from bson import Decimal128, Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
 
 from mongoq.errors import MongoqError, OutcomeInvalid, PayloadInvalid
+from mongoq.model.encoding.codec import NESTING_LIMIT
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Dead, Drop, Fork, HandlerOutcome, Move, Retry
-from mongoq.pipeline.frames.values import ABSENT, is_document, restore_value
+
+ABSENT: Final = object()
+"""Stands for a field that an item does not have; a null is a value of its own."""
+NONE_TYPE = type(None)
+NUMBER_TYPES = frozenset({int, float, Int64})
+PLAIN_TYPES = frozenset({str, int, float, bool, bytes, NONE_TYPE, datetime, Int64, ObjectId, Decimal128, UUID})
+"""Types that BSON holds as they are; compared by identity, so subclasses are not included."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_document(payload: Any) -> bool:
+    """Return whether a payload has fields."""
+    return type(payload) is dict or isinstance(payload, Mapping)  # isinstance with an abstract class is slow
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a frame shows a value as missing; pandas shows null, NaN and an absent field alike."""
+    return value is None or value is ABSENT or (type(value) is float and isnan(value))
+
+
+def moment(micros: int | None) -> datetime | DatetimeMS | None:
+    """Return the time that is ``micros`` microseconds after 1970."""
+    if micros is None:
+        return None
+    try:
+        return EPOCH + timedelta(0, 0, micros)
+    except OverflowError:  # outside Python's years, but BSON holds it
+        return DatetimeMS(micros // 1_000)
+
+
+def plain_values(values: list[Any]) -> list[Any]:
+    """Return the values of a column as BSON holds them."""
+    return values if PLAIN_TYPES.issuperset(map(type, values)) else [plain(value) for value in values]
+
+
+def plain(value: Any, depth: int = 1) -> Any:
+    """Return a value as BSON holds it; a value that BSON cannot hold stays, and the codec refuses it with its path."""
+    kind = type(value)
+    # Deeper values are left to the codec, which refuses them with their path.
+    if kind in PLAIN_TYPES or depth > NESTING_LIMIT:
+        return value
+    # By the name of the package, so that neither pandas nor numpy is imported here.
+    library = kind.__module__.partition(".")[0]
+    if library == "pandas":
+        if kind.__name__ in ("NAType", "NaTType"):
+            return None
+        return value.to_pydatetime(warn=False) if kind.__name__ == "Timestamp" else value
+    if library == "numpy" and hasattr(value, "dtype"):
+        if value.dtype.kind in "mM":
+            value = value.astype(f"{value.dtype.name.partition('64')[0]}64[us]")  # Python's datetime has no nanoseconds
+        listed = value.tolist()
+        return listed if type(listed) is type(value) else plain(listed, depth + 1)
+    return _plain_python(value, depth)
+
+
+def _plain_python(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(part, depth + 1) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part, depth + 1) for part in value]
+    if isinstance(value, time) or (isinstance(value, date) and not isinstance(value, datetime)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        with suppress(DecimalException):  # more than 34 digits: the codec refuses it
+            return Decimal128(value)
+    return value
+
+
+def restore_value(value: Any, shown: Any, original: Any, *, nested: bool) -> Any:
+    """Return the item's original value where a frame returned it unchanged, else the new value.
+
+    A number that is equal is unchanged, whatever its type. ``nested`` compares inside documents and lists, which Arrow
+    returns as new objects; pandas returns the objects that it was given.
+    """
+    if value is None:
+        return original if is_missing(shown) else None
+    if type(value) in (dict, list):
+        return _restore_parts(value, shown, original) if nested else value
+    return original if _is_same(value, shown) else value
+
+
+def _is_same(value: Any, shown: Any) -> bool:
+    kind, other = type(value), type(shown)
+    if kind is Decimal128:
+        if isinstance(shown, Decimal128) and value == shown:
+            return True
+        number = shown.to_decimal() if isinstance(shown, Decimal128) else shown
+        return isinstance(number, Decimal) and not number.is_nan() and bool(value.to_decimal() == number)
+    if kind is str:  # a frame may turn a Code into a plain string, and a Binary into plain bytes
+        return isinstance(shown, str) and str.__eq__(value, shown)
+    if kind is bytes:
+        return isinstance(shown, bytes) and bytes.__eq__(value, shown)
+    return (kind is other or (kind in NUMBER_TYPES and other in NUMBER_TYPES)) and bool(value == shown)
+
+
+def _restore_parts(value: Any, shown: Any, original: Any) -> Any:
+    if type(value) is dict and isinstance(shown, dict) and isinstance(original, Mapping):
+        # Without the nulls that a struct adds for absent fields; fields keep their original order.
+        restored = {
+            key: restore_value(value[key], shown[key], original[key], nested=True) for key in original if key in value
+        }
+        return restored | {key: part for key, part in value.items() if key not in original and part is not None}
+    if type(value) is list and isinstance(shown, list) and len(value) == len(shown):
+        triples = zip(value, shown, original, strict=True)
+        return [restore_value(part, was, source, nested=True) for part, was, source in triples]
+    return value
+
 
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
 PAYLOAD = "payload"
@@ -53,10 +169,17 @@ def make_rows(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> 
     if not documents:
         fields: Columns = {PAYLOAD: list(payloads)}
     else:
-        refused = {place: _refusal(payloads[place]) for place in set(range(len(payloads))) - set(documents)}
+        hint = "let a stage before this one make documents of all, or add model="
+        for place in set(range(len(payloads))).difference(documents):
+            problem = (
+                f"of type {type(payloads[place]).__name__}, where its batch is of documents, whose fields are columns"
+            )
+            refused[place] = PayloadInvalid("payload", f"{problem}; {hint}")
         items, payloads = [items[place] for place in documents], [payloads[place] for place in documents]
         names = dict.fromkeys(field for payload in payloads for field in payload)
-        fields = {column_of(name): [payload.get(name, ABSENT) for payload in payloads] for name in names}
+        # A leading ``_`` of a field is doubled, because ``_`` columns belong to the item.
+        columns = {f"_{name}" if name.startswith("_") else name: name for name in names}
+        fields = {column: [payload.get(name, ABSENT) for payload in payloads] for column, name in columns.items()}
     envelope = {
         ID: _ids(items),
         DELIVERY_HASH: [job.hash_of(item) for item in items],
@@ -65,34 +188,17 @@ def make_rows(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> 
     return FrameRows(items, payloads, envelope, fields, refused)
 
 
-def _refusal(payload: Any) -> Exception:
-    kind = type(payload).__name__
-    hint = "let a stage before this one make documents of all, or add model="
-    return PayloadInvalid(
-        "payload", f"of type {kind}, where its batch is of documents, whose fields are columns; {hint}"
-    )
-
-
 def _ids(items: Sequence[Item[Any]]) -> list[str]:
     """Return ids as text, as Spark's tables show them; ids with equal text are shown by ``repr``."""
-    texts = [_id(item.id) for item in items]
+    ids: list[Any] = [item.id for item in items]
+    # Imported by name: type checkers that check code against mongoq need no Spark.
+    show = import_module("mongoq.spark.types.json_text").json_shown
+    texts = [str(id) if isinstance(id, str | ObjectId) else str(show(id)) for id in ids]
     if len(set(texts)) == len(texts):
         return texts
     # An ObjectId and a string with the same 24 digits look alike; repr distinguishes them.
     times = Counter(texts)
-    return [repr(item.id) if times[text] > 1 else text for text, item in zip(texts, items, strict=True)]
-
-
-def _id(id: Any) -> str:
-    if isinstance(id, str | ObjectId):
-        return str(id)
-    # Imported by name: type checkers that check code against mongoq need no Spark.
-    return str(import_module("mongoq.spark.types.json_text").json_shown(id))
-
-
-def column_of(field: str) -> str:
-    """Return the column of a field; a field's leading ``_`` is doubled, because ``_`` columns belong to the item."""
-    return f"_{field}" if field.startswith("_") else field
+    return [repr(id) if times[text] > 1 else text for text, id in zip(texts, ids, strict=True)]
 
 
 def field_of(column: str) -> str | None:
@@ -153,50 +259,41 @@ class Results:
         Raises:
             OutcomeInvalid: a row has the id of no item of the batch, so the whole frame is ambiguous.
         """
-        places = self._places()
+        places_by_id = {id: place for place, id in enumerate(self.source_rows.ids)}
+        try:
+            places = [places_by_id[id] for id in self.columns[ID]]
+        except (KeyError, TypeError):
+            # TypeError: an unhashable value in the column.
+            stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in places_by_id)
+            raise OutcomeInvalid(
+                f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
+                "column as it was given"
+            ) from None
         rows: list[list[int]] = [[] for _ in self.source_rows.ids]
         for row, place in enumerate(places):
             rows[place].append(row)
         payloads = self._make_payloads(places) if self.targets else None
         return [self._make_entry(each, payloads) for each in rows]
 
-    def _places(self) -> list[int]:
-        places = {id: place for place, id in enumerate(self.source_rows.ids)}
-        try:
-            return [places[id] for id in self.columns[ID]]
-        except (KeyError, TypeError):
-            # TypeError: an unhashable value in the column.
-            stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in places)
-            raise OutcomeInvalid(
-                f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
-                "column as it was given"
-            ) from None
-
     # --- one item --------------------------------------------------------------------------------
 
     def _make_entry(self, rows: list[int], payloads: list[Any] | None) -> HandlerOutcome | MongoqError | None:
         try:
-            failure = next(self._read_failures(rows), None)
-            if failure is not None:
-                return failure
+            for row in rows:
+                retry, dead = self._read_text(RETRY, row), self._read_text(DEAD, row)
+                if retry is None and dead is None:
+                    continue
+                if len(rows) > 1:
+                    raise OutcomeInvalid(f"a row says _retry or _dead, and its item has {len(rows)} rows; return one")
+                if retry is not None and dead is not None:
+                    raise OutcomeInvalid("a row says both _retry and _dead; leave one of them null")
+                return Dead(dead) if retry is None else Retry(error=retry)
             moves = [self._make_move(row, payloads) for row in rows]
         except MongoqError as invalid:
             return invalid
         if payloads is None:
             return None
         return Drop() if not moves else moves[0] if len(moves) == 1 else Fork(moves)
-
-    def _read_failures(self, rows: list[int]) -> Iterator[Retry | Dead]:
-        """Yield the failure that the rows of an item ask for; raises ``OutcomeInvalid`` if they ask for several."""
-        for row in rows:
-            retry, dead = self._read_text(RETRY, row), self._read_text(DEAD, row)
-            if retry is None and dead is None:
-                continue
-            if len(rows) > 1:
-                raise OutcomeInvalid(f"a row says _retry or _dead, and its item has {len(rows)} rows; return one")
-            if retry is not None and dead is not None:
-                raise OutcomeInvalid("a row says both _retry and _dead; leave one of them null")
-            yield Dead(dead) if retry is None else Retry(error=retry)
 
     def _read_text(self, column: str, row: int) -> str | None:
         value = self.columns[column][row] if column in self.columns else None
@@ -226,7 +323,15 @@ class Results:
         if not values:
             return []
         if set(values) == {PAYLOAD}:
-            return [self._make_sole(value, place) for value, place in zip(values[PAYLOAD], places, strict=True)]
+            payloads = []
+            for value, place in zip(values[PAYLOAD], places, strict=True):
+                original = self.source_rows.payloads[place]
+                # A document if the item has this field, else the value itself.
+                if is_document(original) and PAYLOAD in original:
+                    payloads.append({PAYLOAD: value})
+                else:
+                    payloads.append({} if value is ABSENT else value)
+            return payloads
         return self._make_documents(values, places)
 
     def _restore_column(self, name: str, places: list[int]) -> list[Any]:
@@ -239,28 +344,19 @@ class Results:
             for value, place in zip(values, places, strict=True)
         ]
 
-    def _make_sole(self, value: Any, place: int) -> Any:
-        """Return the payload for a sole column ``payload``: the value, or a document if the item has this field."""
-        original = self.source_rows.payloads[place]
-        if is_document(original) and PAYLOAD in original:
-            return {PAYLOAD: value}
-        return {} if value is ABSENT else value
-
     def _make_documents(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
         """Return documents: first the item's fields in their order, then new fields in the order of the columns."""
         names, orders = list(values), dict[tuple[str, ...], list[int]]()
+        at = {name: position for position, name in enumerate(names)}
         documents = []
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
             original = self.source_rows.payloads[place]
             fields = tuple(original) if is_document(original) else ()
             # Items of a batch mostly have the same fields: the order is computed once for each set of fields.
             if fields not in orders:
-                orders[fields] = _order_fields(fields, names)
+                orders[fields] = [
+                    at[name] for name in dict.fromkeys([*(field for field in fields if field in at), *names])
+                ]
             order = orders[fields]
-            documents.append({names[at]: row[at] for at in order if row[at] is not ABSENT})
+            documents.append({names[index]: row[index] for index in order if row[index] is not ABSENT})
         return documents
-
-
-def _order_fields(fields: Sequence[str], names: Sequence[str]) -> list[int]:
-    at = {name: place for place, name in enumerate(names)}
-    return [at[name] for name in dict.fromkeys([*(field for field in fields if field in at), *names])]

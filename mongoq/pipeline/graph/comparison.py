@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mongoq.model.settings import DEFAULT
-from mongoq.pipeline.graph.graph import Graph, Source, Stage
+from mongoq.pipeline.graph.graph import PLAIN_FIELDS, Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name
 
 PIPELINE_FIELDS = ("name", "errors", "inputs", "outputs", "trail")
 SOURCE_FIELDS = ("target", "batch", "every", "lease")
-STAGE_FIELDS = (
-    "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "sequence", "format",
-    "join", "frame",
-)  # fmt: skip
+STAGE_FIELDS = ("sources", "targets", *PLAIN_FIELDS, "join", "frame")
 UNORDERED_FIELDS = ("sources", "targets", "inputs", "outputs", "success_on")
 
 
@@ -56,7 +53,9 @@ def differences(graph: Graph, other: Graph) -> list[Difference]:
     ]
     all_differences += _of_parts("source", graph.sources, other.sources)
     all_differences += _of_parts("stage", graph.stages, other.stages)
-    return [*all_differences, *_of_queues(graph, other)]
+    ours, theirs = graph.in_words().queues, other.in_words().queues
+    all_differences += [Difference("queue", queue, "removed") for queue in ours if queue not in theirs]
+    return all_differences + [Difference("queue", queue, "added") for queue in theirs if queue not in ours]
 
 
 def _of_parts(
@@ -75,12 +74,6 @@ def _of_parts(
     yield from (Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours)
 
 
-def _of_queues(graph: Graph, other: Graph) -> Iterator[Difference]:
-    ours, theirs = graph.in_words().queues, other.in_words().queues
-    yield from (Difference("queue", queue, "removed") for queue in ours if queue not in theirs)
-    yield from (Difference("queue", queue, "added") for queue in theirs if queue not in ours)
-
-
 def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
     """Return the parts by name; parts with equal names, which ``check`` refuses, are numbered."""
     named_parts: dict[tuple[str, int], Stage | Source] = {}
@@ -95,7 +88,10 @@ def _facts(part: Stage | Source) -> dict[str, Any]:
     facts = {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in fields}
     if isinstance(part, Source):
         return facts
-    facts["model"] = _model(part)
+    if part.join is not None and isinstance(part.model, list | tuple):
+        facts["model"] = tuple(None if model is None else model_name(model) for model in part.model)
+    elif part.model is not None:
+        facts["model"] = model_name(part.model)
     if callable(part.sequence):
         facts["sequence"] = import_path(part.sequence)
     options = dict(part.options)
@@ -106,12 +102,6 @@ def _facts(part: Stage | Source) -> dict[str, Any]:
     if callable(options.get("rate_key")):
         options["rate_key"] = import_path(options["rate_key"])
     return facts | options
-
-
-def _model(stage: Stage) -> Any:
-    if stage.join is None or not isinstance(stage.model, list | tuple):
-        return None if stage.model is None else model_name(stage.model)
-    return tuple(None if model is None else model_name(model) for model in stage.model)
 
 
 def _same(field: str, one: Any, other: Any) -> bool:

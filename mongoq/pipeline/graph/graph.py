@@ -29,22 +29,22 @@ LIMITS = ("max_running", "rate", "burst")
 """Options of a stage that are limits of its queue."""
 SETTINGS_OF_QUEUES = ("history", *LIMITS)
 """Options of a stage that are settings of its queues: they are stored with them."""
+STAGE_OPTIONS = (
+    *("concurrency", "prefetch", "prefetch_bytes", "lease", "retry", "max_retries", "success_on"),
+    *("max_time", "on_timeout", "batch", "probe", *SETTINGS_OF_QUEUES, "rate_key"),
+)
+"""Options of a stage's consumers and of its queues, by the names that decorators and recipes give them."""
+PLAIN_FIELDS = ("model", "where", "otherwise", "delivery", "none", "errors", "shared", "sequence", "format")
+"""Fields of a stage that hold an argument of its decorator as it was given."""
+DEFAULT_FRAME_BATCH = 1_000
+"""Default of ``batch`` of a stage with a format: items of one frame, at most."""
 DEFAULT_FRAME_ITEMS = 10_000
 """Default number of items of a frame, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """One source as it was declared; values are checked with the graph.
-
-    Attributes:
-        name: unique within the pipeline; default the handler's name.
-        target: queue that it pushes to.
-        handler: generator function; called with the position that was stored last.
-        batch: records of one transaction, at most.
-        every: pause between two calls; ``None``: it is called once.
-        lease: how long the source stays with a process that has died.
-    """
+    """One source as it was declared, with the arguments of ``Pipeline.source``; values are checked with the graph."""
 
     name: Any
     target: Any
@@ -56,16 +56,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Options of a join as they were declared.
-
-    Attributes:
-        on: path of the common value in payloads, or paths by queue; ``None``: the first items belong together.
-        timeout: how long an item waits for its partners; ``None`` for no limit.
-        missing: what happens after the timeout. ``"error"``: the item goes to the error queue; ``"pass"``: the handler
-            is called with ``None`` in place of each missing payload.
-        late: what happens to a partner that comes after that: ``"error"``; ``"wait"``: it waits like any other;
-            ``"drop"``.
-    """
+    """Options of a join as they were declared, with the arguments of ``Pipeline.join``."""
 
     on: Any
     timeout: Any = None
@@ -80,13 +71,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Options of a stage on Spark frames as they were declared.
-
-    Attributes:
-        schema: columns, as Spark writes a schema, or a ``StructType``; ``None``: the payload as JSON.
-        items: items of one frame, at most.
-        partitions: number of tasks that read a frame; ``None``: by the number of items.
-    """
+    """Options of a stage on Spark frames as they were declared, with the arguments of ``Pipeline.frame_stage``."""
 
     schema: Any = None
     items: Any = DEFAULT_FRAME_ITEMS
@@ -95,29 +80,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One stage as it was declared; values are checked with the graph.
+    """One stage as it was declared, with the arguments of its decorator; values are checked with the graph.
 
     Attributes:
-        name: unique within the pipeline; default the handler's name.
         sources: queues that it takes items from; any of them.
         targets: queues that items may go to; empty for a sink, where items end.
         handler: called with a payload or a list of payloads, and with the job if it takes two arguments.
-        model: type of the payloads that it takes, for pydantic; ``None`` for any.
-        where: filter on payloads; the handler gets matching items only.
-        otherwise: outcome of the other items: ``Drop()`` or ``Move(…)``.
-        delivery: ``"exactly-once"``: each item leaves by one fenced update, after the run. ``"at-most-once"``: it
-            leaves the queue before the run.
-        none: meaning of a returned ``None`` where a payload is due.
-        errors: queue of its failures; by default the pipeline's.
-        shared: True if other stages take items from the same queues on purpose.
-        sequence: function of an output's payload that returns the sequence that the output enters, or ``None``;
-            ``"keep"``: that of the input.
         format: frame format of its batches, ``"pandas"`` or ``"arrow"``; ``None``: the handler takes payloads.
         join: options of a join, whose handler takes one item of each source; ``None``: not a join.
         frame: options of a stage on Spark DataFrames; ``None``: the handler takes payloads.
-        options: options of the consumer that were given: ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``lease``,
-            ``retry``, ``max_retries``, ``success_on``, ``max_time``, ``on_timeout``, ``batch``, ``probe``,
-            ``rate_key``; and settings of its queues: ``history``, ``max_running``, ``rate``, ``burst``.
+        options: those of ``STAGE_OPTIONS`` that were given.
     """
 
     name: Any

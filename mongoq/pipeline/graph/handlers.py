@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, MutableSequence, Sequence
+from collections.abc import Collection, Iterable, MutableSequence, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Final, Union, get_args, get_origin
@@ -115,32 +115,22 @@ def return_type(handler: Any) -> Any:
 
 
 def _annotation(handler: Any, name: str) -> Any:
-    function = _function(handler)
-    try:
-        annotations = getattr(function, "__annotations__", {})
-        if name not in annotations:
-            return UNKNOWN_ANNOTATION
-        alone = types.FunctionType(_alone.__code__, getattr(function, "__globals__", {}))
-        # One annotation alone: others that cannot be resolved do not matter.
-        alone.__annotations__ = {name: annotations[name]}
-        return typing.get_type_hints(alone, include_extras=True)[name]
-    except Exception:  # a string annotation is an expression that is evaluated, and may raise anything
-        return UNKNOWN_ANNOTATION
-
-
-def _alone() -> None:
-    pass
-
-
-def _function(handler: Any) -> Any:
-    """Return the function whose annotations hold; ``None`` if a wrapper may have changed what they mean."""
     # Annotations of a partial are those of its function. A class and a wrapped function (functools.wraps) leave the
     # types open.
-    handler = _called_function(handler)
-    if inspect.isclass(handler):
-        return None
-    function: Callable[..., Any] | None = handler if inspect.isroutine(handler) else getattr(type(handler), "__call__")  # noqa: B004, B009
-    return None if hasattr(function, "__wrapped__") else function
+    function = _called_function(handler)
+    if inspect.isclass(function):
+        return UNKNOWN_ANNOTATION
+    if not inspect.isroutine(function):
+        function = getattr(type(function), "__call__")  # noqa: B004, B009
+    try:
+        annotations = getattr(function, "__annotations__", {})
+        if name not in annotations or hasattr(function, "__wrapped__"):
+            return UNKNOWN_ANNOTATION
+        # One annotation alone: others that cannot be resolved do not matter.
+        alone: Any = types.SimpleNamespace(__annotations__={name: annotations[name]})
+        return typing.get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)[name]
+    except Exception:  # a string annotation is an expression that is evaluated, and may raise anything
+        return UNKNOWN_ANNOTATION
 
 
 def classes(annotation: Any) -> list[type] | None:

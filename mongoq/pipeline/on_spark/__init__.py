@@ -6,6 +6,6 @@ then returns its counts. The ``scheduler``, threads of the driver, starts task a
 leaves its items to their leases, as a worker does. ``run`` ties these together: start there.
 
 Stages on DataFrames are streaming queries (``frame_query``), whose batches are settled item by item. ``frame_batch``
-handles one batch: it calls the function, and finds the items that fail it. ``frame_rows`` reads the outcomes in the
-rows that the function returned, and ``frame_settler`` settles the items.
+handles one batch: it calls the function, and finds the items that fail it. ``frame_settler`` reads the outcomes in the
+rows that the function returned, and settles the items.
 """

@@ -20,8 +20,21 @@ from mongoq.errors import OutcomeInvalid, StageStopped
 from mongoq.model.encoding.error_text import name_of, text_of, type_name
 from mongoq.model.envelope import shorten
 from mongoq.model.log_fields import log_fields
-from mongoq.pipeline.on_spark.frame_rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
-from mongoq.pipeline.on_spark.frame_settler import COUNTS, FramePart, Settler, StageSettings, make_named_error
+from mongoq.pipeline.on_spark.frame_settler import (
+    COUNTS,
+    DEAD,
+    FATES,
+    HASH,
+    ID,
+    RETRY,
+    ROWS,
+    Encoder,
+    FramePart,
+    Grouper,
+    Settler,
+    StageSettings,
+    make_named_error,
+)
 from mongoq.protocol.coordination.streams import read_notes, write_note
 from mongoq.spark.clients import broker_at
 from mongoq.spark.raw_options import Location
@@ -50,19 +63,36 @@ MASK = "…"
 class FrameBatches:
     """Processes the batches of a frame stage at one of its queues.
 
-    For each batch, the outcomes of its items are written to the path of the part and replace the outcomes there. Then
-    the claim is marked with this path, and the items are settled; items without a row come last. A driver that dies
-    before the mark calls the function again. A driver that dies after the mark continues with the written outcomes,
-    whatever was settled by then.
+    For each batch, the function is called, and the outcomes of its items are written to the path of the part, in place
+    of the outcomes there. Then the claim is marked with this path, and the items are settled; items without a row come
+    last. A driver that dies before the mark calls the function again. A driver that dies after the mark continues with
+    the written outcomes, whatever was settled by then.
+
+    Args:
+        columns: columns of the schema, as the function sees them.
+        tells_misfits: True if items that do not fit the schema fail; False if the function sees them, by ``_corrupt``.
+        stopping: returns whether the query is about to end, so that a failure is not the items' fault.
 
     Attributes:
         counts: items by how they were settled; grows with each batch.
     """
 
-    def __init__(self, part: FramePart, writing: FrameWriter) -> None:
+    def __init__(
+        self,
+        part: FramePart,
+        function: Callable[[DataFrame], Any],
+        columns: Sequence[str],
+        *,
+        tells_misfits: bool,
+        stopping: Callable[[], bool],
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._part = part
-        self._writing = writing
+        self._function = function
+        self._columns = columns
+        self._tells_misfits = tells_misfits
+        self._stopping = stopping
+        self._context = RunContext.current()
 
     def work_off(self, frame: DataFrame) -> None:
         """Process one batch.
@@ -78,34 +108,39 @@ class FrameBatches:
             if first is None:
                 return  # all items were settled, but the checkpoint of the batch was not written
             token = ObjectId(first[0])
-            claim = broker_at(part.place.of_driver)._run(read_notes, part.consumer, token)
+            broker = broker_at(part.place.of_driver)
+            claim = broker._run(read_notes, part.consumer, token)
             # The same claim with written outcomes means that the driver died after the mark: do not call the function
             # again, its result may differ.
-            if claim.note != part.path or not self._is_there(spark):
-                self._writing.write(frame, StageSettings(part).most)
-                broker_at(part.place.of_driver)._run(write_note, part.consumer, token, part.path)
+            if claim.note != part.path or not self._has_fates(spark):
+                self._write(frame, StageSettings(part).most)
+                broker._run(write_note, part.consumer, token, part.path)
         finally:
             frame.unpersist()
         self._settle(spark, token, {id_shown(id): id for id in claim.other_ids})
 
-    def _is_there(self, spark: SparkSession) -> bool:
+    def _has_fates(self, spark: SparkSession) -> bool:
         try:
-            self._fates(spark)
+            self._read_fates(spark)
         except AnalysisException:  # the files were removed
             return False
         return True
 
-    def _fates(self, spark: SparkSession) -> DataFrame:
+    def _read_fates(self, spark: SparkSession) -> DataFrame:
         return spark.read.schema(FATES).parquet(self._part.path)
-
-    # --- settling ----------------------------------------------------------------------------------
 
     def _settle(self, spark: SparkSession, token: ObjectId, other_ids: dict[str, Any]) -> None:
         """Settle the items that have a row, and then the items without a row."""
-        counts, halted = self._run_settler(spark, Settler(self._part, token, other_ids, left=False))
-        if counts["left"]:
-            more, also = self._run_settler(spark, Settler(self._part, token, other_ids, left=True))
-            counts, halted = counts + more, [*halted, *also]
+        counts: Counter[str] = Counter()
+        halted = []
+        for left in (False, True):
+            if left and not counts["left"]:
+                break
+            settler = Settler(self._part, token, other_ids, left=left)
+            for ending, number, item, text in self._read_fates(spark).mapInArrow(settler, COUNTS).collect():
+                counts[ending] += number
+                if ending == "halted":
+                    halted.append((item, text))
         if counts["lost"]:
             sentence = "%d items of stage %r are left out: settled before, as in a batch that is run again, or taken"
             logger.warning(sentence, counts["lost"], self._part.name, extra=log_fields(queue=self._part.source))
@@ -115,46 +150,10 @@ class FrameBatches:
             id = other_ids[item] if item in other_ids else ObjectId(item)
             raise StageStopped(self._part.name, self._part.source, id) from make_named_error("StageFailed", text)
 
-    def _run_settler(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
-        counts: Counter[str] = Counter()
-        halted = []
-        for ending, number, item, text in self._fates(spark).mapInArrow(settler, COUNTS).collect():
-            counts[ending] += number
-            if ending == "halted":
-                halted.append((item, text))
-        return counts, halted
+    # --- calls of the function, and their outcomes -------------------------------------------------
 
-
-class FrameWriter:
-    """Calls the function with the frames of batches, and writes ``FATES``.
-
-    Args:
-        columns: columns of the schema, as the function sees them.
-        tells_misfits: True if items that do not fit the schema fail; False if the function sees them, by ``_corrupt``.
-        stopping: returns whether the query is about to end, so that a failure is not the items' fault.
-    """
-
-    def __init__(
-        self,
-        part: FramePart,
-        function: Callable[[DataFrame], Any],
-        columns: Sequence[str],
-        *,
-        tells_misfits: bool,
-        stopping: Callable[[], bool],
-    ) -> None:
-        self._part = part
-        self._function = function
-        self._columns = columns
-        self._tells_misfits = tells_misfits
-        self._stopping = stopping
-        self._context = RunContext.current()
-
-    def write(self, frame: DataFrame, most: int | None) -> None:
+    def _write(self, frame: DataFrame, most: int | None) -> None:
         """Write the outcomes of a frame's items, in place of the outcomes that were written before.
-
-        When the function fails, it is called with parts of the frame, until the items that cause the failure are found.
-        The outcomes of the other items are written all the same.
 
         Args:
             frame: the batch; it is read several times, so the caller should cache it.
@@ -163,65 +162,91 @@ class FrameWriter:
         Raises:
             Exception: the frame cannot be read, or the outcomes cannot be written; no item is the cause.
         """
-        file = _File(self._part.path)
-        failure = self._failure(frame, most, file)
+        failure = self._try(frame, most, "overwrite")
         if failure is None:
             return
         frame.count()  # raises here if the frame cannot be read, which is not the function's fault
-        if failure.fates is not None and _can_be_made(failure.fates):
-            raise failure.error  # the outcomes can be computed, but not written
-        ids = [row[0] for row in frame.select(ID).sort(ID).collect()]
-        self._blame(frame, most, file, ids, failure)
+        if failure.fates is not None:
+            try:
+                failure.fates.write.format("noop").mode("overwrite").save()
+            except Exception:
+                logger.debug("the outcomes of a frame cannot be made", exc_info=True)
+            else:
+                raise failure.error  # the outcomes can be computed, but not written
+        self._search(frame, most, failure)
 
-    def _blame(self, frame: DataFrame, most: int | None, file: _File, ids: list[str], failure: _Failure) -> None:
+    def _search(self, frame: DataFrame, most: int | None, failure: _Failure) -> None:
+        """Write the outcomes of a frame that the function has failed for: those of the items at fault, and the others.
+
+        The function is called with halves of the frame, and halves of these, until the items that cause the failure are
+        found. One failing item costs about two runs for each halving. When the function fails for all items, no part
+        succeeds within a few runs more than that, and all items are blamed. When there are too many failing items to
+        find each, the rest is put off without blame.
+        """
+        ids = [row[0] for row in frame.select(ID).sort(ID).collect()]
+
         def within(part: range) -> DataFrame:
             return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
 
+        parts = [range(len(ids))] if ids else []
+        failures = dict.fromkeys(parts, failure)
+        blamed, put_off = list[range](), list[range]()
         # A wrong column is wrong for every item: a search would only call the function again and again.
-        bisection = Bisection(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
-        failures = {range(len(ids)): failure}
-        while (part := bisection.next()) is not None:
-            failed = self._failure(within(part), most, file)
-            if failed is None:
-                bisection.record_success()
-            else:
+        is_alike = issubclass(type(failure.error), OutcomeInvalid)
+        runs = passed = 0
+        while parts:
+            part = parts.pop()
+            if part not in failures:
+                runs += 1
+                failed = self._try(within(part), most, "append" if passed else "overwrite")
+                if failed is None:
+                    passed += 1
+                    continue
                 failures[part] = failed
-                bisection.record_failure()
+            # Each success allows two more failures: it shows that parts differ, so that a search makes sense.
+            most_failed = (len(ids) - 1).bit_length() + EXTRA_FAILURES + 2 * passed
+            half = len(part) // 2
+            if is_alike or not half:
+                blamed.append(part)
+            elif runs >= MAX_RUNS or runs - passed > most_failed:
+                put_off.append(part)
+            else:
+                parts += [part[half:], part[:half]]
         frame.count()
-        for kind, parts in (("fault", bisection.blamed), ("unblamed", bisection.put_off)):
-            for part in parts:
-                file.add(within(part).select(*_fate(kind, failures[part].text)))
+        mode = "append" if passed else "overwrite"
+        for kind, failed_parts in (("fault", blamed), ("unblamed" if passed else "fault", put_off)):
+            for part in failed_parts:
+                own = f.col(ID).alias("id"), f.lit(kind).alias("kind"), f.lit(failures[part].text).alias("text")
+                within(part).select(*own, *_nulls(FATES.split(", ")[3:])).write.mode(mode).parquet(self._part.path)
+                mode = "append"
 
-    def _failure(self, frame: DataFrame, most: int | None, file: _File) -> _Failure | None:
+    def _try(self, frame: DataFrame, most: int | None, mode: str) -> _Failure | None:
         """Write the outcomes of a frame's items; or return why the function has failed for it."""
         fates = None
         try:
-            fates = self._fates(frame, most)
-            file.add(fates)
+            fates = self._make_fates(frame, most)
+            fates.write.mode(mode).parquet(self._part.path)
         except BaseException as error:  # Py4J ends its thread at a BaseException, and Spark waits forever
             if self._stopping():
                 raise
             return _Failure(error, cause(error, self._part.place), fates)
         return None
 
-    # --- plans ---------------------------------------------------------------------------------------
-
-    def _fates(self, frame: DataFrame, most: int | None) -> DataFrame:
-        own = self._kind(most)
-        rows = frame.select(f.col(ID).alias("id"), own.alias("kind"), *_nulls(ROWS.split(", ")[2:]))
-        result = self._call_function(frame.where(own == "item"))
+    def _make_fates(self, frame: DataFrame, most: int | None) -> DataFrame:
+        """Return the plan of the outcomes: the function's rows beside a row for each item, grouped by item."""
+        kind = f.lit("item")
+        if most is not None:
+            kind = f.when(f.col(ATTEMPTS) > most, "spent").otherwise(kind)
+        if self._tells_misfits:
+            kind = f.when(f.col(CORRUPT).isNotNull(), "misfit").otherwise(kind)
+        rows = frame.select(f.col(ID).alias("id"), kind.alias("kind"), *_nulls(ROWS.split(", ")[2:]))
+        result = self._call_function(frame.where(kind == "item"))
         if result is not None:
             rows = rows.union(result)
         number = frame.sparkSession.sparkContext.defaultParallelism
         # All rows of an item have to be in one task, one behind the other: Grouper reads them as a stream.
         together = rows.repartition(number, "id").sortWithinPartitions("id")
         return together.mapInArrow(Grouper(self._part.name, sink=self._part.stage.is_sink), FATES)
-
-    def _kind(self, most: int | None) -> Column:
-        kind = f.lit("item")
-        if most is not None:
-            kind = f.when(f.col(ATTEMPTS) > most, "spent").otherwise(kind)
-        return f.when(f.col(CORRUPT).isNotNull(), "misfit").otherwise(kind) if self._tells_misfits else kind
 
     def _call_function(self, frame: DataFrame) -> DataFrame | None:
         """Call the function, and return its rows as ``ROWS``; ``None`` where the result has no outcomes of items."""
@@ -249,97 +274,8 @@ class _Failure:
     fates: DataFrame | None
 
 
-class _File:
-    """Files with the outcomes of a batch, written part by part."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._mode = "overwrite"
-
-    def add(self, fates: DataFrame) -> None:
-        """Write outcomes; the first call replaces older files, later calls append."""
-        fates.write.mode(self._mode).parquet(self._path)
-        self._mode = "append"
-
-
 def _nulls(fields: Sequence[str]) -> list[Column]:
     return [f.lit(None).cast(type).alias(name) for name, type in (field.split() for field in fields)]
-
-
-def _fate(kind: str, text: str) -> list[Column]:
-    own = f.col(ID).alias("id"), f.lit(kind).alias("kind"), f.lit(text).alias("text")
-    return [*own, *_nulls(FATES.split(", ")[3:])]
-
-
-def _can_be_made(fates: DataFrame) -> bool:
-    try:
-        fates.write.format("noop").mode("overwrite").save()
-    except Exception:
-        return False
-    return True
-
-
-class Bisection:
-    """Chooses the next part of a frame to try, until each item has succeeded, is blamed, or is put off.
-
-    One failing item costs about two runs for each halving of its frame. When a function fails for all items, no part
-    succeeds within a few runs more than that, and all items are blamed. When there are too many failing items to find
-    each, the rest is put off without blame.
-
-    Args:
-        size: number of items; the frame with all of them has failed.
-        alike: True if the failure does not depend on the items, so that all of them are blamed.
-
-    Attributes:
-        blamed: parts that cause the failure, as far as it is known; grows with each run.
-        put_off: parts that have failed, without knowing which of their items is the cause.
-    """
-
-    def __init__(self, size: int, *, alike: bool = False) -> None:
-        self.blamed: list[range] = []
-        self.put_off: list[range] = []
-        self._runs = self._passed = self._failed = 0
-        self._depth = max(size - 1, 0).bit_length()
-        self._parts: list[range] = []
-        self._mixed: list[range] = []
-        if alike:
-            self.blamed.append(range(size))
-        else:
-            self._split(range(size))
-
-    def next(self) -> range | None:
-        """Return the next items to try, by their positions; ``None`` when nothing is left to find out."""
-        if self._parts:
-            return self._parts[-1]
-        (self.put_off if self._passed else self.blamed).extend(self._mixed)
-        self._mixed = []
-        return None
-
-    def record_success(self) -> None:
-        """Record that the last part has succeeded."""
-        self._parts.pop()
-        self._runs += 1
-        self._passed += 1
-
-    def record_failure(self) -> None:
-        """Record that the last part has failed."""
-        self._runs += 1
-        self._failed += 1
-        self._split(self._parts.pop())
-
-    def _split(self, part: range) -> None:
-        if len(part) <= 1:
-            self.blamed += [part] if part else []
-        elif self._is_given_up:
-            self._mixed.append(part)
-        else:
-            half = len(part) // 2
-            self._parts += [part[half:], part[:half]]
-
-    @property
-    def _is_given_up(self) -> bool:
-        # Each success allows two more failures: it shows that parts differ, so that a search makes sense.
-        return self._runs >= MAX_RUNS or self._failed > self._depth + EXTRA_FAILURES + 2 * self._passed
 
 
 def cause(error: BaseException, place: Location) -> str:
@@ -347,7 +283,11 @@ def cause(error: BaseException, place: Location) -> str:
     text = text_of(error, MAX_TEXT)
     kind, message = _find_error(text) or (type_name(error), text)
     # The text is Spark's or the user's, and may quote the URI or the password.
-    for secret in _secrets(place):
+    try:
+        password = urlsplit(place.uri).password or ""
+    except ValueError:
+        password = ""
+    for secret in filter(None, (place.uri, password, unquote(password))):
         message = message.replace(secret, MASK)
     return json.dumps([kind, shorten(message, MESSAGE_BYTES)])
 
@@ -361,12 +301,3 @@ def _find_error(text: str) -> tuple[str, str] | None:
     at = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), None)
     raised = None if at is None else RAISED.match("\n".join(lines[at:]).strip())
     return None if raised is None else (raised[1], raised[2] or "")
-
-
-def _secrets(place: Location) -> list[str]:
-    try:
-        password = urlsplit(place.uri).password
-    except ValueError:
-        password = None
-    secrets = [place.uri, password, None if password is None else unquote(password)]
-    return [secret for secret in secrets if secret]

@@ -1,12 +1,8 @@
 """The streaming queries of frame stages: one for each stage and queue.
 
-Lock of a frame stage's queue: one query at a time reads it, in this process and in others. A query of another process
-has the consumer's name under a lease. Spark would end a running query of this process when a second one starts with
-the same checkpoint, so the second one is not started.
-
-The streaming query of a frame stage at one of its queues. Lock of a frame stage's queue: one query at a time reads
-it, in this process and in others. A query of another process has the consumer's name under a lease. Spark would end a
-running query of this process when a second one starts with the same checkpoint, so the second one is not started.
+One query at a time reads the queue of a frame stage, in this process and in others. A query of another process has the
+consumer's name under a lease. Spark would end a running query of this process when a second one starts with the same
+checkpoint, so the second one is not started.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -27,11 +23,10 @@ from mongoq.errors import ArgumentInvalid, ConsumerBusy, StageStopped
 from mongoq.model.arguments import duration
 from mongoq.model.stream_claim import stream_id
 from mongoq.pipeline.graph.graph import Frame, Graph, Stage
-from mongoq.pipeline.on_spark.frame_batch import ATTEMPTS, FrameBatches, FrameWriter
-from mongoq.pipeline.on_spark.frame_rows import HASH, ID
-from mongoq.pipeline.on_spark.frame_settler import FramePart
+from mongoq.pipeline.on_spark.frame_batch import ATTEMPTS, FrameBatches
+from mongoq.pipeline.on_spark.frame_settler import HASH, ID, FramePart
 from mongoq.pipeline.on_spark.task import ENDED, has_ended
-from mongoq.pipeline.run.outcome_resolver import make_stage_handle
+from mongoq.pipeline.run.consumers import make_stage_handle
 from mongoq.pipeline.run.progress import PipelineCounts, StageCounts
 from mongoq.protocol.base.find import find_one
 from mongoq.spark.clients import broker_at
@@ -46,7 +41,8 @@ logger = logging.getLogger("mongoq.spark")
 BUSY_ERROR = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
 """Name of the error in Spark's text when another process has the consumer."""
 
-_running_consumers: dict[tuple[Location, str], Callable[[], bool]] = {}
+_running_queries: dict[tuple[Location, str], FrameQuery] = {}
+"""Queries of this process, by place and consumer."""
 _lock = threading.Lock()
 BATCH_GRACE_SECONDS = 25.0
 """Seconds that a batch may take to finish after the query was asked to stop."""
@@ -66,27 +62,9 @@ OWN_COLUMNS = {
 """Columns that are read in addition to the columns of the schema."""
 
 
-def register_query(place: Location, consumer: str, is_over: Callable[[], bool]) -> None:
-    """Register the name in this process; raises ``ConsumerBusy`` while a query of this process has it.
-
-    ``is_over`` returns whether the query has ended by itself.
-    """
+def _release(key: tuple[Location, str]) -> None:
     with _lock:
-        other = _running_consumers.get((place, consumer))
-        if other is not None and not other():
-            raise _busy(place, consumer)
-        _running_consumers[place, consumer] = is_over
-
-
-def release_query(place: Location, consumer: str) -> None:
-    """Release the name."""
-    with _lock:
-        _running_consumers.pop((place, consumer), None)
-
-
-def in_plain_words(error: BaseException | None, place: Location, consumer: str) -> BaseException | None:
-    """Return the error of a query; as ``ConsumerBusy`` if Spark's text names this error."""
-    return error if error is None or BUSY_ERROR not in str(error) else _busy(place, consumer)
+        _running_queries.pop(key, None)
 
 
 def _busy(place: Location, consumer: str) -> ConsumerBusy:
@@ -101,8 +79,7 @@ class FrameQuery:
 
     The outcomes of a batch's items are written below the checkpoint before the first item is settled. So a driver that
     is killed and started again with the same checkpoint gives each item the same outcome, once. The checkpoint is a
-    folder for this query alone; ``every`` is the number of seconds between the beginnings of two batches. With
-    ``available_now`` the query ends when the items that are eligible at the start are processed.
+    folder for this query alone; ``every`` is the number of seconds between the beginnings of two batches.
 
     Raises:
         ArgumentInvalid: Spark cannot read the schema, or a column has an unsupported type.
@@ -118,7 +95,6 @@ class FrameQuery:
         *,
         checkpoint: str,
         every: float | None = None,
-        available_now: bool = False,
     ) -> None:
         assert stage.frame is not None
         checkpoint = checkpoint.rstrip("/")
@@ -126,21 +102,22 @@ class FrameQuery:
         self._frame = stage.frame
         self._part = FramePart.of(place, graph, stage, source, path=f"{checkpoint}/results")
         self._checkpoint = f"{checkpoint}/query"
-        interval = f"{round((every or 0) * 1000)} milliseconds"
-        self._trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": interval}
-        self._ends = available_now
+        self._interval = f"{round((every or 0) * 1000)} milliseconds"
         schema = _schema_of(stage.name, stage.frame)
-        self._schema = _with_own(schema)
-        writing = FrameWriter(
+        # The columns of the schema, all nullable, and the columns that settling needs.
+        fields = [StructField(each.name, each.dataType, metadata=each.metadata) for each in schema.fields]
+        fields = [field for field in fields if field.name != HASH]
+        names = {field.name for field in fields}
+        own = (StructField(name, type) for name, type in OWN_COLUMNS.items() if name not in names)
+        self._schema = StructType([*fields, *own])
+        self._batches = FrameBatches(
             self._part,
             stage.handler,
             [name for name in schema.fieldNames() if name not in (ID, ATTEMPTS, HASH)],
             tells_misfits=CORRUPT not in schema.fieldNames(),
             stopping=lambda: self._stopping,
         )
-        self._batches = FrameBatches(self._part, writing)
         self._turn = threading.Lock()
-        self._starting = threading.Lock()
         self._restarts = 0
         self._ending = self._stopping = self._worked = False
         self._failure: BaseException | None = None
@@ -160,18 +137,30 @@ class FrameQuery:
         """True while the query runs; nothing runs after Spark has ended."""
         return self._query is not None and not has_ended(self._spark) and bool(self._query.isActive)
 
-    @property
-    def failure(self) -> BaseException | None:
-        """Error that has ended the query, except a stop: ``StageStopped``, or an error of Spark or the server."""
-        if self._failure is not None or self._query is None or self._ending or self.is_active:
+    def find_failure(self) -> BaseException | None:
+        """Return the error that has ended the query, except a stop: ``StageStopped``, or one of Spark or the server.
+
+        A query that Spark gave too little time to start its Python is started again. It has read and settled nothing. A
+        failure within a batch is different: ``_work_off`` has recorded it.
+        """
+        # In this order: a batch records its failure before the query ends.
+        if self._query is None or self._ending or self.is_active or self._failure is not None:
             return self._failure
         if has_ended(self._spark):
             return ExecutorError(ENDED)
-        if self._restart_if_slow() or self._failure is not None:
-            return self._failure
-        part = self._part
-        self._failure = in_plain_words(self._query.exception(), part.place, part.consumer)
-        if self._failure is None and not self._ends:
+        part, error = self._part, self._query.exception()
+        if SLOW_START in str(error) and self._restarts < MAX_RESTARTS:
+            self._restarts += 1
+            logger.warning("%r is started again: Spark waits 10 s for its Python, which needed longer", self)
+            try:
+                self._start()
+            except Exception as failed:  # for example, the session has ended meanwhile
+                self._failure = failed
+        elif BUSY_ERROR in str(error):
+            self._failure = _busy(part.place, part.consumer)
+        elif error is not None:
+            self._failure = error
+        else:
             where = f"stage {part.name!r} at queue {part.source!r}"
             self._failure = ExecutorError(f"the query of {where} was stopped, and not by its run; start the run again")
         return self._failure
@@ -181,17 +170,22 @@ class FrameQuery:
         return Counter(self._batches.counts)
 
     def start(self) -> None:
-        """Start the query; returns when it runs. Errors of its batches are reported by ``failure``.
+        """Start the query; returns when it runs. Errors of its batches are reported by ``find_failure``.
 
         Raises:
             ConsumerBusy: this process has a query with this consumer already.
             ArgumentInvalid: Spark cannot write to the folder of the checkpoint.
         """
-        register_query(self._part.place, self.consumer, lambda: self._query is not None and not self._query.isActive)
+        key = self._part.place, self.consumer
+        with _lock:
+            other = _running_queries.get(key)
+            if other is not None and not (other._query is not None and not other._query.isActive):
+                raise _busy(*key)
+            _running_queries[key] = self
         try:
             self._start()
         except BaseException as error:
-            release_query(self._part.place, self.consumer)
+            _release(key)
             # An error of Java's files: most likely the checkpoint's folder.
             if isinstance(error, Py4JJavaError) and error.java_exception.getClass().getName().startswith("java.io."):
                 problem = f"stage {self._part.name!r}: Spark cannot write there: {error.java_exception.getMessage()}"
@@ -202,40 +196,8 @@ class FrameQuery:
         mongoq.spark.register(self._spark)
         reader = self._spark.readStream.format("mongoq").options(**self._options()).schema(self._schema)
         writer = reader.load().writeStream.foreachBatch(self._work_off)
-        writer = writer.option("checkpointLocation", self._checkpoint).trigger(**self._trigger)
+        writer = writer.option("checkpointLocation", self._checkpoint).trigger(processingTime=self._interval)
         self._query = writer.start()
-
-    def _restart_if_slow(self) -> bool:
-        """Start the query again when Spark gave its Python too little time to start; return whether it runs again.
-
-        A query that failed in this way has read and settled nothing. A failure within a batch is different:
-        ``_work_off`` has recorded it.
-        """
-        with self._starting:
-            # Checked under the lock: several threads may see the dead query at the same time.
-            if self._query is None or self._ending or self._failure is not None or has_ended(self._spark):
-                return False
-            if self._query.isActive:  # another thread has restarted it
-                return True
-            if SLOW_START not in str(self._query.exception()) or self._restarts >= MAX_RESTARTS:
-                return False
-            self._restarts += 1
-            logger.warning("%r is started again: Spark waits 10 s for its Python, which needed longer", self)
-            try:
-                self._start()
-            except Exception as error:  # for example, the session has ended meanwhile; ``failure`` tells it
-                self._failure = error
-                return False
-            return True
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the query, at most ``timeout`` seconds; returns whether it has ended, raises nothing."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self.is_active or self._restart_if_slow():
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            time.sleep(CHECK_SECONDS)
-        return True
 
     def stop(self, grace: float = BATCH_GRACE_SECONDS) -> None:
         """End the query in good order, and release the items that it holds at once; their attempts are not counted.
@@ -243,16 +205,9 @@ class FrameQuery:
         A batch under way goes on for at most ``grace`` seconds. Its items that are not settled by then come back;
         settled items stay settled. This also holds after Spark has ended, because then no query settles anything.
         """
-        try:
-            if self._query is not None:
-                self._end(grace)
-        finally:
-            if self._worked:  # otherwise the claim belongs to another query, or there is none
-                broker_at(self._part.place.of_driver).release_claims(self.consumer)
-
-    def _end(self, grace: float) -> None:
-        with self._starting:
-            self._ending = True
+        if self._query is None:
+            return
+        self._ending = True
         # A batch holds the lock until it is done: the query ends between two batches if the batch is done in time.
         turn = self._turn.acquire(timeout=grace)
         self._stopping = True
@@ -262,7 +217,9 @@ class FrameQuery:
         finally:
             if turn:
                 self._turn.release()
-            release_query(self._part.place, self.consumer)
+            _release((self._part.place, self.consumer))
+            if self._worked:  # otherwise the claim belongs to another query, or there is none
+                broker_at(self._part.place.of_driver).release_claims(self.consumer)
 
     def _work_off(self, frame: DataFrame, _number: int) -> None:
         """Process a batch. To Spark a return means that the batch is done, so its remaining items are settled."""
@@ -326,14 +283,6 @@ def _schema_of(stage: str, frame: Frame) -> StructType:
     return schema
 
 
-def _with_own(schema: StructType) -> StructType:
-    """Return the columns to read: the columns of the schema, all nullable, and the columns that settling needs."""
-    fields = [StructField(each.name, each.dataType, nullable=True, metadata=each.metadata) for each in schema.fields]
-    fields = [field for field in fields if field.name != HASH]
-    names = {field.name for field in fields}
-    return StructType([*fields, *(StructField(name, type) for name, type in OWN_COLUMNS.items() if name not in names)])
-
-
 class FrameQueries:
     """Starts the queries of a run, each with its stage's name, watches them, and stops them.
 
@@ -363,7 +312,7 @@ class FrameQueries:
         counted: dict[str, Counter[str]] = {}
         for stage, query in self._queries:
             counted[stage] = counted.get(stage, Counter()) + query.counts()
-            error = query.failure
+            error = query.find_failure()
             if not isinstance(error, StageStopped):
                 self.failure = self.failure or error
             elif stage not in self.stops:

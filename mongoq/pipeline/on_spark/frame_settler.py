@@ -1,4 +1,7 @@
-"""A frame stage at one of its queues, and the settlement of its items in Spark's tasks."""
+"""A frame stage at one of its queues: rows that its function returned, and the settlement of items by them.
+
+Rows and settlements are worked on in Spark's tasks.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from datetime import timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 import pyarrow as pa
 from bson import ObjectId
+from pyspark.sql.types import NullType, StringType, StructType
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, ReservationLost
 from mongoq.model.arguments import REASON_BYTES
@@ -21,24 +28,217 @@ from mongoq.model.envelope import shorten
 from mongoq.model.item import Item, id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, ResolvedOutcome, Retry, name_ending
+from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.graph import Graph, Stage
-from mongoq.pipeline.on_spark.frame_rows import make_batch
 from mongoq.pipeline.on_spark.serialization import absent
-from mongoq.pipeline.run.consumers import make_consumer
-from mongoq.pipeline.run.outcome_resolver import make_resolver, make_stage_handle
+from mongoq.pipeline.run.consumers import make_consumer, make_resolver, make_stage_handle
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome, apply_outcomes
 from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.state.context import QueueContext, context_of
+from mongoq.protocol.state.context import context_of
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
-from mongoq.spark.types.envelope_columns import id_shown
+from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown
+from mongoq.spark.write.column_roles import DURATION_TYPES
+from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
 from mongoq.worker.consumer import LogErrors
 from mongoq.worker.failure_log import hide_text, log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
+
+ID, TO, DELAY, RETRY, DEAD = "_id", "_to", "_delay", "_retry", "_dead"
+HASH = "_delivery_hash"
+CONTROL = (ID, TO, DELAY, SEQUENCE, RETRY, DEAD)
+KNOWN_COLUMNS = frozenset({*CONTROL, HASH, CORRUPT, *ENVELOPE})
+TEXTS = (ID, TO, SEQUENCE, RETRY, DEAD)
+
+ROWS = "id string, kind string, text string, to string, delay double, payload binary, sequence string"
+"""Rows grouped by item. Kinds of rows that the function returned: ``row``, ``retry``, ``dead``, ``refused``. Each item
+has one more row with its own kind: ``item``, or ``misfit`` or ``spent``, which the function does not get.
+"""
+FATES = (
+    "id string, kind string, text string, delay double, "
+    "outputs array<struct<to:string,delay:double,payload:binary,sequence:string>>"
+)
+"""Outcomes of items, one row each: ``moved`` to outputs, ``left`` (without a row), ``retry``, ``dead``, ``refused``,
+``misfit``, ``spent``; and ``fault`` or ``unblamed`` for items whose run has failed.
+"""
+
+OUTPUT_FIELDS = [("to", pa.string()), ("delay", pa.float64()), ("payload", pa.binary()), ("sequence", pa.string())]
+OUTPUT = pa.struct(OUTPUT_FIELDS)
+OWN_FIELDS = [(name, pa.string()) for name in ("id", "kind", "text")]
+ROW_SCHEMA = pa.schema([*OWN_FIELDS, *OUTPUT_FIELDS])
+FATE_SCHEMA = pa.schema([*OWN_FIELDS, ("delay", pa.float64()), ("outputs", pa.list_(OUTPUT))])
+RETURNED = ("row", "retry", "dead", "refused")
+MAX_BATCH_ITEMS = 1_000
+"""Items in one record batch of outcomes."""
+
+
+class Row(NamedTuple):
+    """A row of ``ROWS`` without its id."""
+
+    kind: str
+    text: str | None = None
+    to: str | None = None
+    delay: float | None = None
+    payload: bytes | None = None
+    sequence: str | None = None
+
+
+class Encoder:
+    """Converts the rows that the function returned to ``ROWS``, with payloads as BSON.
+
+    Args:
+        schema: columns of the returned frame.
+        stage: name of the stage.
+        several: True if the stage has several targets, of which ``_to`` chooses one.
+
+    Raises:
+        OutcomeInvalid: a column is missing, unknown, or has a wrong type.
+    """
+
+    def __init__(self, schema: StructType, stage: str, *, several: bool) -> None:
+        self._stage = stage
+        self._several = several
+        self._names = schema.fieldNames()
+        self._check(schema)
+        self._payloads = self._make_payloads(schema)
+
+    def _check(self, schema: StructType) -> None:
+        names = [name.lower() for name in self._names]
+        for name in self._names:
+            if names.count(name.lower()) > 1:
+                raise self._wrong(f"several columns {name!r}; rename or drop some")
+            if name.startswith("_") and name not in KNOWN_COLUMNS:
+                hint = f"which is none of {', '.join(CONTROL)}; rename it: payload columns have no _"
+                raise self._wrong(f"a column {name!r}, {hint}")
+        if ID not in self._names:
+            raise self._wrong(f"no column {ID!r}, which says of which item a row is made; keep it")
+        if self._several and TO not in self._names:
+            raise self._wrong(f"no column {TO!r}, and the stage has several targets; add it")
+        texts: tuple[Any, ...] = ((StringType,), "a string")
+        kinds = dict.fromkeys(TEXTS, texts)
+        kinds[DELAY] = DURATION_TYPES, "seconds as a number, or an interval day to second"
+        for name, (types, kind) in kinds.items():
+            if name in self._names and not isinstance(schema[name].dataType, (*types, NullType)):
+                type_name = schema[name].dataType.simpleString()
+                raise self._wrong(f"a column {name!r} of type {type_name}; it is to be {kind}")
+
+    def _make_payloads(self, schema: StructType) -> Payloads | None:
+        """Return the converter of payloads; ``None`` where no column belongs to payloads, and items keep their own."""
+        fields = [field for field in schema.fields if field.name == RAW or not field.name.startswith("_")]
+        whole = next((field for field in fields if field.name in (RAW, PAYLOAD)), None)
+        try:
+            if whole is None:
+                return AsDocument.of(fields) if fields else None
+            if len(fields) > 1:
+                listed = ", ".join(repr(field.name) for field in fields)
+                raise self._wrong(f"columns {listed}, which make several payloads; drop some, or put them into one")
+            if whole.name == RAW:
+                return AsRaw(RAW)
+            return AsJson(PAYLOAD) if isinstance(whole.dataType, StringType) else AsValue.of(whole)
+        except ArgumentInvalid as invalid:
+            raise self._wrong(f"what no payload can hold: {invalid.problem}") from None
+
+    def _wrong(self, what: str) -> OutcomeInvalid:
+        return OutcomeInvalid(f"stage {self._stage!r} returned {what}")
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        for batch in batches:
+            columns = {
+                name: batch.column(name).to_pylist() if name in self._names else [None] * batch.num_rows
+                for name in (ID, RETRY, DEAD, TO, SEQUENCE, DELAY)
+            }
+            controls = zip(*columns.values(), strict=True)
+            rows = [
+                (id, *self._make_row(control, delay, payload))
+                for (id, *control, delay), payload in zip(controls, self._encode(batch), strict=True)
+            ]
+            yield make_batch(rows, ROW_SCHEMA)
+
+    def _make_row(self, control: list[str | None], wait: Any, payload: bytes | Refusal | None) -> Row:
+        retry, dead, to, sequence = control
+        delay = wait.total_seconds() if isinstance(wait, timedelta) else None if wait is None else float(wait)
+        if retry is not None and dead is not None:
+            return Row("refused", f"a row says {RETRY} and {DEAD}; say one of them")
+        if retry is not None:
+            return Row("retry", retry, None, delay)
+        if dead is not None:
+            return Row("dead", dead)
+        if isinstance(payload, Refusal):
+            return Row("refused", f"column {payload.column!r}: {payload.problem}")
+        if self._several and to is None:
+            return Row("refused", f"a row has no queue in {TO}, and the stage has several targets; name one of them")
+        if sequence is not None:
+            try:
+                check_sequence(sequence, argument=SEQUENCE)
+            except ArgumentInvalid as invalid:
+                return Row("refused", f"column {invalid}")
+        return Row("row", None, to, delay, payload, sequence)
+
+    def _encode(self, batch: pa.RecordBatch) -> Sequence[bytes | Refusal | None]:
+        """Return the payloads, with the error in place of each payload that cannot be stored."""
+        if self._payloads is None:
+            return [None] * batch.num_rows
+        try:
+            return self._payloads.wrap_all(batch)
+        except Refusal as refusal:
+            if batch.num_rows == 1:
+                return [refusal]
+        # Halve the batch to find the rows that cannot be stored: the other rows keep their payloads.
+        half = batch.num_rows // 2
+        return [*self._encode(batch.slice(0, half)), *self._encode(batch.slice(half))]
+
+
+class Grouper:
+    """Converts ``ROWS`` to ``FATES``. The rows are sorted by id, and all rows of an item are in one task."""
+
+    def __init__(self, stage: str, *, sink: bool) -> None:
+        self._stage = stage
+        self._sink = sink
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the outcomes of the items of one task."""
+        rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        fates: list[tuple[Any, ...]] = []
+        for id, group in groupby(rows, itemgetter(0)):
+            fates.append((id, *self._make_fate(id, [Row(*values) for _, *values in group])))
+            if len(fates) >= MAX_BATCH_ITEMS:
+                yield make_batch(fates, FATE_SCHEMA)
+                fates = []
+        yield make_batch(fates, FATE_SCHEMA)
+
+    def _make_fate(self, id: str | None, rows: list[Row]) -> tuple[Any, ...]:
+        """Return kind, text, delay and outputs of an item's outcome."""
+        returned = [row for row in rows if row.kind in RETURNED]
+        own = next((row for row in rows if row.kind not in RETURNED), None)
+        # Each item of the frame has one row of its own, so a group without one has an id that the function made up.
+        if own is None:
+            which = f"no {ID}" if id is None else f"the {ID} {id!r:.100}, which no item of this frame has"
+            raise OutcomeInvalid(f"stage {self._stage!r} returned a row with {which}; each row is made of an item")
+        if own.kind != "item":
+            return own.kind, own.text, None, None
+        refused = next((row.text for row in returned if row.kind == "refused"), None)
+        failure = next((row for row in returned if row.kind != "row"), None)
+        if refused is None and failure is not None and len(returned) > 1:
+            refused = f"it is said to be {failure.kind}, and has {len(returned)} rows; such an item has that row alone"
+        if refused is not None:
+            return "refused", f"stage {self._stage!r}: {refused}", None, None
+        if failure is not None:
+            return failure.kind, failure.text, failure.delay, None
+        if self._sink or not returned:
+            return "left", None, None, None
+        return "moved", None, None, [{name: getattr(row, name) for name in OUTPUT.names} for row in returned]
+
+
+def make_batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as a record batch."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(list(values), type) for values, type in zip(columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -141,7 +341,7 @@ class StageSettings:
         graph, stage, handle = part.graph, part.stage, self.broker.queue(part.source)
         own = make_stage_handle(graph, stage, handle)
         self.queue, self.context = own, own._context
-        own._run(_prepare)
+        own._run(ensure_ready)
         self.consumer = make_consumer(stage, own, absent, coroutines=False, batch=MAX_ITEMS)
         self.resolver = make_resolver(graph, stage, handle, self.broker)
         self.targets = stage.targets
@@ -159,25 +359,28 @@ class StageSettings:
     def resolve(self, item: Item[Any], fate: Mapping[str, Any]) -> ResolvedOutcome:
         """Return the outcome of an item, by its row of ``FATES``."""
         kind, text = fate["kind"], fate["text"]
-        if kind == "spent":
-            refused = self.resolver.refusal(self.consumer, [item])
-            return self._resolve_result(item, Retry()) if refused is None else refused[0]
         if kind == "unblamed":
             return Failed(make_named_error(*json.loads(text)), retry_delay(self.consumer, item), counted=False)
+        refused = self.resolver.refusal(self.consumer, [item]) if kind == "spent" else None
+        if refused is not None:
+            return refused[0]
         try:
-            return self._resolve_result(item, self._read_result(kind, text, fate))
+            return self.resolver.outcomes(self.consumer, [item], [self._read_result(kind, text, fate)])[0]
         except MongoqError as error:
             return self.resolver.failure(self.consumer, item, error)
-
-    def _resolve_result(self, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
-        return self.resolver.outcomes(self.consumer, [item], [result])[0]
 
     def _read_result(self, kind: str, text: str | None, fate: Mapping[str, Any]) -> HandlerResult:
         """Return the result that a batch handler would have returned for the item."""
         match kind:
             case "moved":
-                moves = [self._make_move(output) for output in fate["outputs"]]
+                moves = []
+                for output in fate["outputs"]:
+                    to = self.targets[0] if output["to"] is None else output["to"]
+                    payload = KEEP if output["payload"] is None else Wrapped(bytes(output["payload"]))
+                    moves.append(Move(to, payload=payload, delay=output["delay"], sequence=output["sequence"]))
                 return moves[0] if len(moves) == 1 else Fork(moves)
+            case "spent":
+                return Retry()
             case "left":
                 return Drop() if self.targets else None
             case "retry":
@@ -193,12 +396,6 @@ class StageSettings:
             case _:
                 raise OutcomeInvalid(f"no item can be settled by an outcome {kind!r}")
 
-    def _make_move(self, output: Mapping[str, Any]) -> Move:
-        raw, to = output["payload"], output["to"]
-        target = self.targets[0] if to is None else to
-        payload = KEEP if raw is None else Wrapped(bytes(raw))
-        return Move(target, payload=payload, delay=output["delay"], sequence=output["sequence"])
-
     # --- settling ----------------------------------------------------------------------------------
 
     def settle(
@@ -210,7 +407,13 @@ class StageSettings:
             MongoqError: items cannot be settled, or the server failed; some items may be settled by then.
         """
         ids = [other_ids[id_text] if (id_text := fate["id"]) in other_ids else ObjectId(id_text) for fate in fates]
-        unread = {} if self._reads_payloads(fates) else UNREAD
+        # Payloads are read where a trail keeps them, or an output has the old one, and it is asked for: the output is
+        # one of several, or a function of its payload says in which sequence it goes.
+        assert self.context.stage is not None
+        least = 1 if callable(self._sequence) else 2
+        outputs = [fate["outputs"] for fate in fates if len(fate["outputs"] or ()) >= least]
+        needed = self.context.stage.keeps or any(output["payload"] is None for own in outputs for output in own)
+        unread: Mapping[str, int] = {} if needed else UNREAD
         # Read again, under the token: items that were settled before, or taken since, must not be settled by an old
         # row.
         items = {id_shown(item.id): item for item in self._items(token, ids, unread)}
@@ -235,18 +438,6 @@ class StageSettings:
         now = self.broker._context.clock.now()
         return [self.context.raw_item(document, now) for document in documents]
 
-    def _reads_payloads(self, fates: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether payloads are needed: a trail keeps them, or an output has the old one, and it is asked for.
-
-        The output is one of several, or a function of its payload says in which sequence it goes.
-        """
-        assert self.context.stage is not None
-        least = 1 if callable(self._sequence) else 2
-        return self.context.stage.keeps or any(
-            len(fate["outputs"] or ()) >= least and any(output["payload"] is None for output in fate["outputs"])
-            for fate in fates
-        )
-
     def _apply(self, outcomes: list[ItemOutcome], endings: Counter[str]) -> Iterator[ItemOutcome]:
         """Settle items, and yield the settled ones, each with the outcome that it was settled by at last."""
         failed: Mapping[Any, Exception] = {}
@@ -262,25 +453,18 @@ class StageSettings:
                 # Another holder has it by now; no retry helps.
                 elif isinstance(error, ReservationLost):
                     endings["lost"] += 1
-                else:
-                    again.append((item, self._resolve_again(item, outcome, error)))
+                elif isinstance(error, PutOff):
+                    again.append((item, outcome))
+                elif not isinstance(error, MongoqError) or isinstance(outcome, Failed):
+                    raise error
+                else:  # as a worker does
+                    words = item.id, item.queue, hide_text(error, self._log_errors)
+                    sentence = "the outcome of item %s of queue %r is impossible: %s"
+                    logger.error(sentence, *words, extra=log_fields(item))
+                    again.append((item, self.resolver.failure(self.consumer, item, error)))
             outcomes = again
         if outcomes:
             raise next(iter(failed.values()))
-
-    def _resolve_again(self, item: Item[Any], outcome: ResolvedOutcome, error: Exception) -> ResolvedOutcome:
-        """Return the next outcome of an item that was not settled, as a worker does."""
-        if isinstance(error, PutOff):
-            return outcome
-        if not isinstance(error, MongoqError) or isinstance(outcome, Failed):
-            raise error
-        words = item.id, item.queue, hide_text(error, self._log_errors)
-        logger.error("the outcome of item %s of queue %r is impossible: %s", *words, extra=log_fields(item))
-        return self.resolver.failure(self.consumer, item, error)
-
-
-def _prepare(context: QueueContext[Any]) -> Flow[None]:
-    yield from ensure_ready(context)
 
 
 class Settler:

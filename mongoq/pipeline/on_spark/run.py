@@ -26,7 +26,6 @@ from mongoq.pipeline.on_spark.serialization import SerializedGraph, pack_graph
 from mongoq.pipeline.on_spark.task import (
     ENDED,
     Report,
-    Stop,
     TaskOrder,
     cancel,
     has_ended,
@@ -34,9 +33,9 @@ from mongoq.pipeline.on_spark.task import (
     run_task,
     run_tasks,
 )
-from mongoq.pipeline.run.consumers import machinery
+from mongoq.pipeline.run.consumers import machinery, start_checks
 from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
-from mongoq.pipeline.run.run import ThreadedRun, start_checks
+from mongoq.pipeline.run.run import ThreadedRun
 from mongoq.protocol.coordination.document_lease import halt
 from mongoq.protocol.coordination.heartbeats import workers_of
 from mongoq.protocol.history.counters import QueueStats, stats
@@ -159,9 +158,8 @@ class SparkRun(ThreadedRun):
             yield stage.name, query
 
     def _run_order(self, order: TaskOrder, tasks: int) -> Sequence[Report]:
-        return run_tasks(
-            self._spark, f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}", run_task, order, tasks
-        )
+        title = f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}"
+        return run_tasks(self._spark, title, run_task, order, tasks)
 
     # --- at work ---------------------------------------------------------------------------------
 
@@ -172,22 +170,29 @@ class SparkRun(ThreadedRun):
                 self._coordinate()
             finally:
                 self._scheduler.end()
-                self._halt()
+                self._ask_tasks_to_end()
                 self._frame_queries.end(self._order.grace)
                 self._wait_for_scheduler()
                 self._wait_for_tasks()
-            if (
-                error := self._broken
-                or _find_stop(self._scheduler.stops)
-                or next(iter(self._frame_queries.stops.values()), None)
-            ):
-                raise error
+            if self._broken is not None:
+                raise self._broken
+            for stop in self._scheduler.stops.values():
+                cause = None if stop.cause is None else ExecutorError(stop.cause)
+                raise StageStopped(stop.stage, stop.queue, stop.item_id) from cause
+            for stopped in self._frame_queries.stops.values():
+                raise stopped
         finally:
-            self._last = self._last_progress()
+            self._broker._context.stats = None  # the final figures must not come from the cache
+            try:
+                depths = self._broker._run_within(SERVER_SECONDS, stats)
+            except Exception as error:
+                logger.warning("cannot read what is left in the queues of pipeline %r: %r", self._graph.name, error)
+                depths = {}
+            self._last = self._make_progress(depths, ended=True)
             self._order.graph.discard()
             self._broker.close()
 
-    def _halt(self) -> None:
+    def _ask_tasks_to_end(self) -> None:
         """Ask the running tasks to end, if there are any; tasks that do not read it end when their time is over."""
         if self._scheduler.is_at_work:
             try:
@@ -240,7 +245,11 @@ class SparkRun(ThreadedRun):
             if has_ended(self._spark):
                 return
             self._frame_queries.look()
-            if self._broken or self._has_stopped():
+            # All stages have stopped by themselves, or there are none, and no source goes on.
+            idle = self._scheduler.sources_are_over and not self._scheduler.is_at_work
+            if idle and self._scheduler.stages_have_stopped and self._frame_queries.have_stopped:
+                return
+            if self._broken:
                 return
             stopped = self._scheduler.stops.keys() | self._frame_queries.stops.keys()
             due = self._monitor.is_due(stopped)
@@ -258,11 +267,6 @@ class SparkRun(ThreadedRun):
     def _broken(self) -> BaseException | None:
         """Error that the run cannot go on with."""
         return self._scheduler.failure or self._frame_queries.failure or self._coordinator.failure
-
-    def _has_stopped(self) -> bool:
-        """Return whether all stages have stopped by themselves, or there are none, and no source goes on."""
-        stopped = self._scheduler.stages_have_stopped and self._frame_queries.have_stopped
-        return stopped and self._scheduler.sources_are_over and not self._scheduler.is_at_work
 
     # --- calls from outside ----------------------------------------------------------------------
 
@@ -291,76 +295,49 @@ class SparkRun(ThreadedRun):
         assert self._last is not None
         return self._last
 
-    def _last_progress(self) -> Progress:
-        """Return the final progress; without the contents of the queues if the server does not answer."""
-        self._broker._context.stats = None  # the final figures must not come from the cache
-        try:
-            depths = self._broker._run_within(SERVER_SECONDS, stats)
-            return self._make_progress(depths, ended=True)
-        except Exception as error:
-            logger.warning("cannot read what is left in the queues of pipeline %r: %r", self._graph.name, error)
-            return self._make_progress({}, ended=True)
-
     def _make_progress(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
         counts = PipelineCounts.sum([self._scheduler.counts, self._frame_queries.counts])
         return progress_of(self._graph, counts, depths, ended=ended, interrupted=self._interrupted)
 
 
-def _find_stop(stops: Any) -> StageStopped | None:
-    """Return the error of the first stage that has stopped by itself, if any."""
-    first: Stop | None = next(iter(stops.values()), None)
-    if first is None:
-        return None
-    stopped = StageStopped(first.stage, first.queue, first.item_id)
-    stopped.__cause__ = None if first.cause is None else ExecutorError(first.cause)
-    return stopped
-
-
 def _check_arguments(graph: Graph, spark: Any, checkpoint: Any, available_now: Any, trigger: Any) -> None:
-    _check_frames(graph, spark)
-    _check_limits(graph)
-    _check_session(spark)
+    """Check the arguments of a run.
+
+    Raises:
+        GraphInvalid: a stage cannot run on Spark, or not on this session.
+        SparkUnavailable: PySpark is too old for frame stages.
+        ArgumentInvalid: an argument is invalid.
+    """
+    faults = []
+    frames = [stage.name for stage in graph.own_stages if stage.frame is not None]
+    if frames:
+        require("running frame stages")
+    if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
+        # Queries of frame stages call back into this process, which the server of Spark Connect cannot do.
+        problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
+        hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="
+        faults += [f"stage {name!r}: {problem}; {hint}" for name in frames]
+    if not faults:
+        # A task ends after seconds without work, and a slow rate would start one after another.
+        hint = "run it by start(broker, stages=[...]), and the other stages here by stages="
+        faults += [
+            f"stage {stage.name!r}: {' and '.join(stage.limits)}: tasks of Spark do not wait for limits; {hint}"
+            for stage in graph.own_stages
+            if stage.limits
+        ]
+    if faults:
+        raise GraphInvalid(graph.name, faults)
+    if has_ended(spark):
+        raise ArgumentInvalid("spark", "this session was stopped; start another one")
+    if isinstance(spark, type) or not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
+        description = f"the class {spark.__name__}" if isinstance(spark, type) else type(spark).__name__
+        raise ArgumentInvalid("spark", f"a SparkSession, not {description}")
     if not (checkpoint is None or (isinstance(checkpoint, str | PathLike) and str(checkpoint).strip())):
         raise ArgumentInvalid("checkpoint", f"the path of a folder, not {checkpoint!r:.60}")
     if not isinstance(available_now, bool):
         raise ArgumentInvalid("available_now", f"a bool, not {type(available_now).__name__}")
     if available_now and trigger is not None:
         raise ArgumentInvalid("trigger", "either this or available_now: a run that ends has no rounds")
-
-
-def _check_session(spark: Any) -> None:
-    if has_ended(spark):
-        raise ArgumentInvalid("spark", "this session was stopped; start another one")
-    if isinstance(spark, type) or not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
-        description = f"the class {spark.__name__}" if isinstance(spark, type) else type(spark).__name__
-        raise ArgumentInvalid("spark", f"a SparkSession, not {description}")
-
-
-def _check_frames(graph: Graph, spark: Any) -> None:
-    """Refuse frame stages on Spark Connect: their queries call back into this process, which its server cannot do.
-
-    Raises:
-        SparkUnavailable: PySpark is too old for them.
-    """
-    frames = [stage.name for stage in graph.own_stages if stage.frame is not None]
-    if frames:
-        require("running frame stages")
-    if frames and any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
-        problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
-        hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="
-        raise GraphInvalid(graph.name, [f"stage {name!r}: {problem}; {hint}" for name in frames])
-
-
-def _check_limits(graph: Graph) -> None:
-    """Refuse limits: a task ends after seconds without work, and a slow rate would start one after another."""
-    hint = "run it by start(broker, stages=[...]), and the other stages here by stages="
-    faults = [
-        f"stage {stage.name!r}: {' and '.join(stage.limits)}: tasks of Spark do not wait for limits; {hint}"
-        for stage in graph.own_stages
-        if stage.limits
-    ]
-    if faults:
-        raise GraphInvalid(graph.name, faults)
 
 
 def _tasks(spark: Any, tasks: int | None) -> int:

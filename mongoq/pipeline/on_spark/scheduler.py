@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -104,13 +104,10 @@ class TaskSlot:
         self._pause = min(max(self._pause * 2, IDLE_REST_SECONDS[0]), IDLE_REST_SECONDS[1]) if idle else 0.0
         self._again = time.monotonic() + self._pause
 
-    def as_run_counts(self, counts: PipelineCounts) -> PipelineCounts:
-        """Return a task's counts as they hold for the run: a source that is called again has not ended."""
-        if self.source is None or self._every is None:
-            return counts
-        return PipelineCounts(
-            counts.stages, {name: replace(source_counts, ended=False) for name, source_counts in counts.sources.items()}
-        )
+    @property
+    def comes_again(self) -> bool:
+        """True where a source is called again after its end."""
+        return self.source is not None and self._every is not None
 
     @property
     def is_over(self) -> bool:
@@ -218,7 +215,11 @@ class Scheduler:
     def _record(self, slot: TaskSlot, reports: Sequence[Report]) -> None:
         with self._changed:
             counts = PipelineCounts.sum(report.counts for report in reports)
-            self._counts = PipelineCounts.sum([self._counts, slot.as_run_counts(counts)])
+            own = counts
+            if slot.comes_again:  # a source that is called again has not ended
+                sources = {name: replace(source, ended=False) for name, source in counts.sources.items()}
+                own = PipelineCounts(counts.stages, sources)
+            self._counts = PipelineCounts.sum([self._counts, own])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
                 cause = stop.cause if self._order.log_errors == "message" else "an error"
@@ -234,9 +235,10 @@ class Scheduler:
         sentence = "a task has failed, and its items come back when their leases end: %s"
         logger.warning(sentence, in_short(error))
         for failed in range(MAX_FAILED_CHECKS):
-            self._rest(min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE))
-            if self._ending or self.failure:
-                return
+            with self._changed:
+                pause = min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE)
+                if self._changed.wait_for(lambda: self._ending or self.failure, pause):
+                    return
             try:
                 self._check()
             except ExecutorError as final:
@@ -249,12 +251,6 @@ class Scheduler:
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        with self._changed:
-            while not (self._ending or self.failure) and (seconds_left := until - time.monotonic()) > 0:
-                self._changed.wait(seconds_left)
 
 
 class Monitor:
@@ -294,23 +290,20 @@ class Monitor:
 
     def is_empty(self, stopped: Collection[str]) -> bool:
         """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
+        # Queues that have to be empty at the end, their leases, and True if scheduled items may stay.
+        watched: list[tuple[Queue[Any], timedelta, bool]] = [
+            (each.queue, each.lease or each.queue.settings.lease, each.drains_with_scheduled)
+            for each in self._consumers
+            if each.stage not in stopped
+        ]
+        watched += [(queue, queue.settings.lease, False) for stage, queue in self._frames if stage.name not in stopped]
         try:
             return all(
                 queue._run_within(SERVER_SECONDS, is_drained, lease, keeps_scheduled=keeps_scheduled)
-                for _ in range(2)
-                for queue, lease, keeps_scheduled in self._find_watched(stopped)
+                for queue, lease, keeps_scheduled in watched * 2
             )
         except Exception as error:
             return self._pause_after(error)
-
-    def _find_watched(self, stopped: Collection[str]) -> Iterator[tuple[Queue[Any], timedelta, bool]]:
-        """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
-        for consumer in self._consumers:
-            if consumer.stage not in stopped:
-                yield consumer.queue, consumer.lease or consumer.queue.settings.lease, consumer.drains_with_scheduled
-        for stage, queue in self._frames:
-            if stage.name not in stopped:
-                yield queue, queue.settings.lease, False
 
     def _pause_after(self, error: Exception) -> bool:
         """Pause after an error of the server; returns False, because nothing is known."""

@@ -41,8 +41,7 @@ def dumps(value: Any) -> bytes:
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Cached) and not _is_found(obj):
-            state = {"function": obj.__wrapped__}
-            return _empty, (obj.cache_parameters(),), state, None, None, _fill_cached
+            return _make_cached, (obj.cache_parameters(),), {"function": obj.__wrapped__}, None, None, _fill_cached
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
@@ -64,7 +63,7 @@ class _Behind:
         return self.function(*args, **named)
 
 
-def _empty(parameters: Mapping[str, Any]) -> Any:
+def _make_cached(parameters: Mapping[str, Any]) -> Any:
     return lru_cache(**parameters)(_Behind())
 
 
@@ -118,12 +117,24 @@ def pack_graph(graph: Graph) -> bytes:
     Raises:
         GraphInvalid: a part cannot be pickled; the error names each stage, source and hook.
     """
-    parts = [
-        *(("stage", one.name, one, one.handler) for one in graph.own_stages),
-        *(("source", one.name, one, one.handler) for one in graph.own_sources),
-        *(("around", handler_name(hook), hook, hook) for hook in graph.hooks),
-    ]
-    faults = [fault for kind, name, part, main in parts if (fault := _fault(f"{kind} {name!r}", part, main))]
+    faults = []
+    for title, part, function in [
+        *((f"stage {stage.name!r}", stage, stage.handler) for stage in graph.own_stages),
+        *((f"source {source.name!r}", source, source.handler) for source in graph.own_sources),
+        *((f"around {handler_name(hook)!r}", hook, hook) for hook in graph.hooks),
+    ]:
+        error = _refusal(part)
+        if error is None:
+            continue
+        # The error of cloudpickle names a type; users need the name of the variable.
+        culprits = ", ".join(map(repr, sorted(_unfit(function, set()))))
+        where = f" (of {culprits})" if culprits else ""
+        try:
+            text = f"{error!r:.200}"
+        except Exception:  # repr of a foreign error may raise anything
+            text = type(error).__name__
+        hint = "make what it needs inside of it, or in a module that the executors can import"
+        faults.append(f"{title}: it cannot be sent to the executors: {text}{where}; {hint}")
     if faults:
         raise GraphInvalid(graph.name, faults)
     stages = tuple(
@@ -137,24 +148,6 @@ def pack_graph(graph: Graph) -> bytes:
 
 def absent(*_: Any) -> None:
     """Stand-in for a function that is called elsewhere, and that may be unpicklable."""
-
-
-def _fault(title: str, part: Any, function: Any) -> str | None:
-    error = _refusal(part)
-    if error is None:
-        return None
-    # The error of cloudpickle names a type; users need the name of the variable.
-    culprits = ", ".join(map(repr, sorted(_unfit(function, set()))))
-    where = f" (of {culprits})" if culprits else ""
-    hint = "make what it needs inside of it, or in a module that the executors can import"
-    return f"{title}: it cannot be sent to the executors: {_describe_error(error)}{where}; {hint}"
-
-
-def _describe_error(error: BaseException) -> str:
-    try:
-        return f"{error!r:.200}"
-    except Exception:  # repr of a foreign error may raise anything
-        return type(error).__name__
 
 
 def _refusal(value: Any) -> BaseException | None:

@@ -22,7 +22,7 @@ from mongoq.errors import StageStopped
 from mongoq.model.encoding.error_text import print_exception
 from mongoq.pipeline.frames.handler import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
-from mongoq.pipeline.run.consumers import machinery
+from mongoq.pipeline.run.consumers import machinery, make_engine
 from mongoq.pipeline.run.progress import PipelineCounts
 from mongoq.protocol.coordination.document_lease import is_halted
 from mongoq.protocol.history.counters import flush
@@ -116,9 +116,8 @@ def run_task(order: TaskOrder) -> Report:
     if listener.is_stopped():
         return Report(PipelineCounts())
     graph = order.graph.unpack().only(sorted(order.parts))
-    consumers, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
-    options: dict[str, Any] = {"heartbeat": order.heartbeat, "run": order.run, "log_errors": graph.log_errors}
-    engine = Engine(broker, consumers, sources=sources, grace=AS_LONG_AS_IT_TAKES, **options)
+    options: dict[str, Any] = {"heartbeat": order.heartbeat, "run": order.run, "grace": AS_LONG_AS_IT_TAKES}
+    engine, _checks = make_engine(Engine, graph, broker, **options)
     ended = threading.Event()
     threading.Thread(target=_watch, args=(engine, order, listener, ended), name="mongoq-task", daemon=True).start()
     with _delay_sighup(listener):
@@ -130,7 +129,17 @@ def run_task(order: TaskOrder) -> Report:
             ended.set()
             flush_observer(broker)
         broker._run(flush)
-    return Report(PipelineCounts.of(engine, ahead=time.time() - time.monotonic()), tuple(_find_stops(engine)))
+    stops = [
+        Stop(loop.consumer.label, loop.halted[0].queue, loop.halted[0].id, _text(loop.halted[1]))
+        for loop in engine.loops
+        if loop.halted is not None
+    ]
+    stops += [
+        Stop(runner.plan.name, runner.plan.queue.name, None, _text(runner.failure))
+        for runner in engine.source_runners
+        if runner.failure is not None
+    ]
+    return Report(PipelineCounts.of(engine, ahead=time.time() - time.monotonic()), tuple(stops))
 
 
 def _watch(engine: Engine, order: TaskOrder, listener: _StopListener, ended: threading.Event) -> None:
@@ -173,7 +182,7 @@ def _delay_sighup(listener: _StopListener) -> Iterator[None]:
 
     def note(number: int, _frame: Any) -> None:
         came.append(number)
-        listener.record_stop()
+        listener.has_stopped = True
 
     before = signal.signal(signal.SIGHUP, note)
     try:
@@ -191,32 +200,17 @@ class _StopListener:
         self._broker = broker
         self._run = run
         self._again = 0.0
-        self._is_stopped = False
-
-    def record_stop(self) -> None:
-        """Record that the run was asked to stop."""
-        self._is_stopped = True
+        self.has_stopped = False
 
     def is_stopped(self) -> bool:
-        if self._is_stopped or time.monotonic() < self._again:
-            return self._is_stopped
+        if self.has_stopped or time.monotonic() < self._again:
+            return self.has_stopped
         self._again = time.monotonic() + LISTEN_SECONDS
         try:
-            self._is_stopped = self._broker._run(is_halted, self._run)
+            self.has_stopped = self._broker._run(is_halted, self._run)
         except Exception as error:  # a task that does not notice the stop is cancelled by the driver
             logger.debug("cannot read whether the run has to stop: %r", error)
-        return self._is_stopped
-
-
-def _find_stops(engine: Engine) -> Iterator[Stop]:
-    """Yield the stages and sources that have stopped by themselves."""
-    for loop in engine.loops:
-        if loop.halted is not None:
-            item, error = loop.halted
-            yield Stop(loop.consumer.label, item.queue, item.id, _text(error))
-    for runner in engine.source_runners:
-        if runner.failure is not None:
-            yield Stop(runner.plan.name, runner.plan.queue.name, None, _text(runner.failure))
+        return self.has_stopped
 
 
 def _text(error: BaseException | str | None) -> str | None:

@@ -1,5 +1,4 @@
 """Recipes: pipelines as plain data, in a mapping or in a file of JSON or YAML.
 
-``recipe`` reads a recipe and reports all its faults at once: start there. ``file`` reads the file,
-and limits its size.
+``recipe`` reads a recipe and reports all its faults at once: start there. ``yaml_text`` reads YAML.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from mongoq.pipeline.recipe.file import MAX_VALUES, NESTING_LIMIT, TOO_DEEP, TOO_MANY, TooMuch
+from mongoq.pipeline.recipe.recipe import MAX_VALUES, NESTING_LIMIT, TOO_DEEP, TOO_MANY, TooMuch
 
 MERGE = "tag:yaml.org,2002:merge"
 INTEGER = "tag:yaml.org,2002:int"

@@ -1,4 +1,4 @@
-"""Stages, joins and sources of a graph as consumers and source plans of a worker."""
+"""Stages, joins and sources of a graph as consumers and source plans of a worker, and the outcomes of their items."""
 
 from __future__ import annotations
 
@@ -8,19 +8,45 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
-from mongoq.errors import ArgumentInvalid, GraphInvalid, PartnerMissing, PayloadInvalid, TransactionsUnavailable
-from mongoq.model.arguments import duration
+from mongoq.errors import (
+    ArgumentInvalid,
+    GraphInvalid,
+    OutcomeInvalid,
+    PartnerMissing,
+    PayloadInvalid,
+    TransactionsUnavailable,
+)
+from mongoq.model.arguments import Duration, duration
+from mongoq.model.encoding.codec import Codec, Wrapped
+from mongoq.model.encoding.error_text import name_of, spoken
 from mongoq.model.item import Item, id_key
 from mongoq.model.join_state import Unjoinable, qualify, value_key
-from mongoq.model.outcomes import Failed, Fork, Release, ResolvedOutcome, SettledElsewhere
+from mongoq.model.outcomes import (
+    Dead,
+    Done,
+    Drop,
+    Failed,
+    Fork,
+    HandlerOutcome,
+    Later,
+    Move,
+    Release,
+    ResolvedOutcome,
+    Retry,
+    SettledElsewhere,
+    make_unknown_error,
+)
+from mongoq.model.sequence import check_sequence
+from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
+from mongoq.model.trail import StageMark
 from mongoq.pipeline.frames.handler import wrap_frame_handler
-from mongoq.pipeline.graph.graph import Graph, Source, Stage
+from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
-from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, find_model, make_resolver, make_stage_handle
 from mongoq.protocol.base.transaction import ensure_transactional
-from mongoq.protocol.claim.filtering import make_filter
+from mongoq.protocol.claim.filtering import check_on_server, make_filter
+from mongoq.protocol.coordination.heartbeats import begin
 from mongoq.protocol.coordination.sources import source_id
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.join import join_arrivals, settle_expired
@@ -28,8 +54,238 @@ from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec
 from mongoq.protocol.state.context import BrokerContext, context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks
-from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
+from mongoq.worker.outcome_resolver import (
+    HandlerResult,
+    OutcomeResolver,
+    check_entries,
+    check_result,
+    is_function,
+    is_success,
+)
 from mongoq.worker.sources import SourcePlan, source_plan
+
+SEVERAL_TYPES = (list, tuple, set, frozenset)
+"""Return types that suggest several items."""
+
+
+class StageOutcomeResolver(OutcomeResolver):
+    """Maps results of a stage's handler to outcomes of its items.
+
+    Args:
+        stage: the stage.
+        targets: destination of a move, by target: the queue's name, or a handle whose model checks payloads.
+        models: models of the targets that are handles, by name.
+        untyped: codec of payloads for the other targets.
+        most: returns the runs of an item before the stage stops; ``None`` where there is an error queue.
+
+    Attributes:
+        width: number of queues that the stage takes items from.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        targets: Mapping[str, Any],
+        models: Mapping[str, Any],
+        untyped: Codec[Any],
+        *,
+        most: Callable[[], int | None] | None,
+    ) -> None:
+        self.width = len(stage.sources)
+        self._name = stage.name
+        self._targets = targets
+        self._only = next(iter(targets.values())) if len(targets) == 1 else None
+        self._models = models
+        self._untyped = untyped
+        self._drops = stage.none == "drop"
+        self._sequence = stage.sequence
+        self._pops = stage.delivery == "at-most-once"
+        self._most = None if self._pops else most
+
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[ResolvedOutcome] | None:
+        """Refuse items that have used all their runs; the last run has ended with its process."""
+        most = None if self._most is None else self._most()
+        if most is None or all(item.attempts <= most for item in items):
+            return None
+        # A handler that kills its process never raises: count such runs by the attempts, before another run.
+        over = Failed("it has had all its runs, and the last one ended with its process", counted=False, halts=True)
+        return [Release() if item.attempts <= most else over for item in items]
+
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
+        """Return the outcomes of the items; in a batch, an invalid entry fails its item alone."""
+        if isinstance(returned, BaseException):
+            return self.failures(consumer, items, returned)
+        if consumer.batch is None:
+            return [self._resolve(consumer, items[0], self._read(items[0], returned))]
+        if returned is None:
+            return [self._resolve(consumer, item, self._read(item, None)) for item in items]
+        outcomes = []
+        for item, entry in zip(items, check_entries(items, returned), strict=True):
+            try:
+                result: HandlerResult = entry if isinstance(entry, BaseException) else self._read(item, entry)
+            except Exception as error:  # encoding runs code of the payload's class, which may raise anything
+                result = error
+            outcomes.append(self._resolve(consumer, item, result))
+        return outcomes
+
+    def _read(self, item: Item[Any], returned: Any) -> HandlerOutcome | None:
+        """Return the outcome that a returned value means, ``None`` for success; raises ``OutcomeInvalid``."""
+        check_result(returned)
+        if isinstance(returned, HandlerOutcome):
+            return self._complete(item, returned)
+        if not self._targets:
+            return None
+        if returned is None and self._drops:
+            return Drop()
+        if returned is None:
+            hint = "most likely for a forgotten return; return Drop(), or declare none='drop'"
+            raise self._error(f"returned None, {hint}")
+        if self._only is None:
+            several = ", ".join(map(repr, self._targets))
+            raise self._error(
+                f"returned a {name_of(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
+            )
+        if isinstance(returned, SEVERAL_TYPES):
+            hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
+            raise self._error(f"returned a {name_of(returned)} where one payload is due; {hint}")
+        to = self._choose_destination(next(iter(self._targets)), returned)
+        encoded = self._encode(to, returned)
+        return Move(to, payload=encoded, sequence=self._choose_sequence(item, returned))
+
+    def _encode(self, to: Any, payload: Any) -> Wrapped:
+        """Encode a payload at once: a handler may change the object before the item is settled."""
+        return Wrapped((self._untyped if isinstance(to, str) else to._context.codec).wrap(payload))
+
+    def _choose_destination(self, target: str, payload: Any) -> Any:
+        """Return the destination of a payload. A payload of another model goes without the target's model.
+
+        It is dumped by its own model, and the next stage reads it anew.
+        """
+        # The target's model would refuse an instance of another class, although its document may fit.
+        foreign = isinstance(payload, BaseModel) and type(payload) is not self._models.get(target, type(payload))
+        return target if foreign else self._targets[target]
+
+    def _choose_sequence(self, item: Item[Any], payload: Any) -> str | None:
+        """Return the sequence that an output enters, by the stage's ``sequence``; raises ``OutcomeInvalid``."""
+        if self._sequence is None:
+            return None
+        if self._sequence == KEEP_SEQUENCE:
+            return item.sequence
+        try:
+            # Frames of Spark return payloads in BSON.
+            sequence = self._sequence(self._untyped.unwrap(payload) if isinstance(payload, Wrapped) else payload)
+        except Exception as error:  # a function of the user may raise anything
+            raise self._error(f"has no sequence for an output: its sequence= raised {spoken(error)}") from error
+        try:
+            return None if sequence is None else check_sequence(sequence)
+        except ArgumentInvalid as invalid:
+            hint = "return a text of 1 to 1,024 bytes, such as 'customer-17', or None"
+            raise self._error(f"has no sequence for an output: its {invalid}; {hint}") from invalid
+
+    def _complete(self, item: Item[Any], outcome: HandlerOutcome) -> HandlerOutcome:
+        """Return an outcome whose moves go to declared targets, with their payloads encoded."""
+        match outcome:
+            case Move():
+                return self._complete_move(item, outcome)
+            case Fork():
+                return Fork([self._complete_move(item, move) for move in outcome.moves])
+            case Dead() | Drop() | Later() | Retry():
+                return outcome
+            case _:
+                raise make_unknown_error(outcome)
+
+    def _complete_move(self, item: Item[Any], move: Move) -> Move:
+        name = getattr(move.to, "name", move.to)
+        if not isinstance(name, str) or name not in self._targets:
+            declared = ", ".join(map(repr, self._targets)) or "none"
+            raise self._error(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
+        # At most once, the item has left its queue before the run, so no stored payload is left to patch.
+        if self._pops and move.patch is not None:
+            raise self._error("patched an item that it runs at most once, and that is gone; give payload= instead")
+        to = self._choose_destination(name, move.payload) if isinstance(move.to, str) else move.to
+        # The move itself refuses a destination that is neither a name nor a handle.
+        is_target = isinstance(to, str) or hasattr(to, "_context")
+        payload = self._encode(to, move.payload) if is_target and move.payload is not KEEP else move.payload
+        if self._sequence is None or move.sequence is not None:
+            return replace(move, to=to, payload=payload)
+        if move.patch is not None and self._sequence != KEEP_SEQUENCE:
+            raise self._error("patched an item, and its sequence= is a function of the payload; give Move(sequence=)")
+        sequence = self._choose_sequence(item, item.payload if move.payload is KEEP else move.payload)
+        return replace(move, to=to, payload=payload, sequence=sequence)
+
+    def _error(self, what: str) -> OutcomeInvalid:
+        return OutcomeInvalid(f"stage {self._name!r} {what}")
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> ResolvedOutcome:
+        """Return the outcome of a failed run; an exception that counts as success sends the item on unchanged."""
+        if is_success(consumer, error):
+            try:
+                sequence = self._choose_sequence(item, item.payload)
+                return Done() if self._only is None else Move(self._only, sequence=sequence)
+            except OutcomeInvalid as invalid:
+                error = invalid
+        return self._retry(consumer, item, error, None)
+
+    def give_up(self, item: Item[Any], reason: str) -> Dead | Failed:
+        """Return the outcome of an item that cannot be joined: it goes to the error queue, or the stage stops."""
+        if self._most is None:
+            return Dead(reason)
+        return Failed(PartnerMissing(item.id, item.queue, reason), counted=False, halts=True)
+
+    def _resolve(self, consumer: Consumer, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
+        if isinstance(result, Dead) and self._most is not None:
+            return Failed(result.reason or "declared dead", counted=False, halts=True)
+        return super()._resolve(consumer, item, result)
+
+    def _retry(
+        self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
+    ) -> Failed:
+        most = None if self._most is None else self._most()
+        if most is not None and item.attempts >= most:
+            return Failed(error, counted=False, halts=True)
+        return super()._retry(consumer, item, error, delay)
+
+
+def make_stage_handle(graph: Graph, stage: Stage, handle: Any) -> Any:
+    """Return a handle that has the stage's own settings and marks its settlements with the stage.
+
+    It stores the settings of the queue that the stage gives, as the consumer of a worker does.
+    """
+    given = check_options(handle.name, **stage.settings)
+    check_burst(given, rate=handle.settings.rate)
+    overriding = {"dead": graph.errors_of(stage)}
+    if "max_retries" in stage.options and overriding["dead"] is not None:
+        overriding |= check_options(handle.name, max_retries=stage.options["max_retries"])
+    mark = StageMark(stage.name, trail=bool(graph.trail), payloads=graph.trail == "payloads")
+    return handle._with(options=QueueOptions(handle.name, given), overriding=overriding, stage=mark)
+
+
+def make_resolver(
+    graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageOutcomeResolver] = StageOutcomeResolver
+) -> StageOutcomeResolver:
+    """Return the outcome resolver of a stage."""
+    models = {target: model for target in stage.targets if (model := find_model(graph, target)) is not None}
+    targets = {
+        target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
+    }
+
+    def most() -> int | None:
+        retries = stage.options.get("max_retries", handle.settings.max_retries)
+        return None if retries is None else retries + 1
+
+    # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
+    # stage.
+    stops = graph.errors_of(stage) is None
+    return kind(stage, targets, models, broker._context.untyped, most=most if stops else None)
+
+
+def find_model(graph: Graph, queue: str) -> Any:
+    """Return the model of a queue's payloads if all stages that read the queue have the same model, else ``None``."""
+    models = [stage.model_of(queue) for stage in graph.readers(queue)]
+    return models[0] if models and all(model is models[0] for model in models) else None
+
 
 DEFAULTS: dict[str, Any] = {
     "concurrency": 1,
@@ -72,12 +328,32 @@ def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Cons
             faults.append(f"stage {stage.name!r}: {error}")
     for source in graph.own_sources:
         try:
-            plans.append(_plan(graph, source, broker, coroutines=coroutines))
+            handle = broker.queue(source.target, model=find_model(graph, source.target))
+            options: dict[str, Any] = {"batch": source.batch, "every": source.every, "lease": source.lease}
+            id = source_id(graph.name, source.name)
+            plans.append(source_plan(source.name, id, handle, source.handler, coroutines=coroutines, **options))
         except ArgumentInvalid as error:
             faults.append(f"source {source.name!r}: {error}")
     if faults:
         raise GraphInvalid(graph.name, faults)
     return own, plans
+
+
+def make_engine(kind: Any, graph: Graph, broker: Any, **options: Any) -> tuple[Any, list[Callable[[], Flow[None]]]]:
+    """Return an engine of a kind that works on a graph, and the checks before it begins."""
+    own, sources = machinery(graph, broker, coroutines=kind.asynchronous)
+    engine = kind(broker, own, sources=sources, log_errors=graph.log_errors, **options)
+    return engine, start_checks(broker._context, graph, own)
+
+
+def start_checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
+    """Return the checks before a run begins, the checks that must come before any write first."""
+    filters = [
+        partial(check_on_server, consumer.queue._context, consumer.item_filter)
+        for consumer in own
+        if consumer.item_filter is not None
+    ]
+    return [partial(check_server, broker, graph), partial(begin, broker), *filters]
 
 
 def make_consumer(stage: Stage, handle: Any, handler: Any, *, coroutines: bool, **options: Any) -> Consumer:
@@ -103,19 +379,6 @@ def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool
     return consumers
 
 
-def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> SourcePlan:
-    return source_plan(
-        source.name,
-        source_id(graph.name, source.name),
-        broker.queue(source.target, model=find_model(graph, source.target)),
-        source.handler,
-        batch=source.batch,
-        every=source.every,
-        lease=source.lease,
-        coroutines=coroutines,
-    )
-
-
 def check_server(broker: BrokerContext, graph: Graph) -> Flow[None]:
     """Refuse a server without transactions, before anything is written, when a part of the graph needs them.
 
@@ -135,12 +398,10 @@ def check_server(broker: BrokerContext, graph: Graph) -> Flow[None]:
 
 
 def _forks(stage: Stage) -> bool:
-    # At most once, outputs are pushed one by one after the item has left, without a transaction.
-    if stage.delivery == "at-most-once":
-        return False
     annotation = return_type(stage.handler)
     outcome = elements(annotation) if stage.options.get("batch") is not None else annotation
-    return any(issubclass(kind, Fork) for kind in classes(outcome) or [])
+    # At most once, outputs are pushed one by one after the item has left, without a transaction.
+    return stage.delivery != "at-most-once" and any(issubclass(kind, Fork) for kind in classes(outcome) or [])
 
 
 def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
@@ -148,37 +409,10 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
 
     Its items wait in a queue of their own, and so do its pairs.
     """
-    # One group for all sides, so that partners that arrive at the same time are settled together.
-    gathering = SettleGroup()
-    spec, sides, parked = _spec(graph, stage, broker, gathering)
-    pairs = broker.queue(spec.pairs, model=_model(stage))
-    resolver = make_resolver(graph, stage, pairs, broker, kind=_PairResolver)
-    # Options for the calls of the handler do not hold for items that are only paired.
-    stage_options = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
-    quiet = {**DEFAULTS, **stage_options, "batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS}
-
-    def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
-        new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
-        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
-
-    assert stage.join is not None
-    joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together
-    consumers = []
-    for side in sides:
-        arrivals = _NotRunResolver(resolver, spec, joins, partial(_make_arrival, stage.join.path(side.name)))
-        consumers.append(replace(own(side, arrivals), settle_group=gathering))
-    if spec.timeout is not None:
-        expired = own(parked, _NotRunResolver(resolver, spec, partial(settle_expired, spec), lambda item: item))
-        consumers.append(replace(expired, drains_with_scheduled=True))
-    handler = stage.handler if stage.options.get("batch") is not None else spread(stage.handler, stage)
-    runs = make_consumer(stage, make_stage_handle(graph, stage, pairs), handler, coroutines=coroutines)
-    # The other consumers of the join call no handler.
-    return [*consumers, add_hooks(replace(runs, resolver=resolver), graph.hooks)]
-
-
-def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any], Any]:
     join = stage.join
     assert join is not None
+    # One group for all sides, so that partners that arrive at the same time are settled together.
+    gathering = SettleGroup()
     sides = [make_stage_handle(graph, stage, broker.queue(source)) for source in stage.sources]
     parked = _without_limit(make_stage_handle(graph, stage, broker.queue(graph.waiting_queue(stage))))
     spec = JoinSpec(
@@ -191,7 +425,28 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
         late=join.late,
         coming=gathering.is_expecting,
     )
-    return spec, sides, parked
+    pairs = broker.queue(spec.pairs, model=_model(stage))
+    resolver = make_resolver(graph, stage, pairs, broker, kind=_PairResolver)
+    # Options for the calls of the handler do not hold for items that are only paired.
+    stage_options = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
+    quiet = {**DEFAULTS, **stage_options, "batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS}
+
+    def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
+        new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
+        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
+
+    joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together
+    consumers = []
+    for side in sides:
+        arrivals = _NotRunResolver(resolver, spec, joins, partial(_make_arrival, join.path(side.name)))
+        consumers.append(replace(own(side, arrivals), settle_group=gathering))
+    if spec.timeout is not None:
+        expired = own(parked, _NotRunResolver(resolver, spec, partial(settle_expired, spec), lambda item: item))
+        consumers.append(replace(expired, drains_with_scheduled=True))
+    handler = stage.handler if stage.options.get("batch") is not None else spread(stage.handler, stage)
+    runs = make_consumer(stage, make_stage_handle(graph, stage, pairs), handler, coroutines=coroutines)
+    # The other consumers of the join call no handler.
+    return [*consumers, add_hooks(replace(runs, resolver=resolver), graph.hooks)]
 
 
 def _without_limit(handle: Any) -> Any:
@@ -226,24 +481,18 @@ def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
     """Return a handler of one payload, the list of all payloads, that calls the given handler."""
     number = len(stage.sources)
     with_job = join_takes_job(handler, number)
-    if is_function(inspect.iscoroutinefunction, handler):
 
-        async def called_async(payloads: Sequence[Any], job: Any) -> Any:
-            return await handler(*payloads, *([job] if with_job else []))
-
-        return _copy_name(called_async, handler)
+    async def called_async(payloads: Sequence[Any], job: Any) -> Any:
+        return await handler(*payloads, *([job] if with_job else []))
 
     def called(payloads: Sequence[Any], job: Any) -> Any:
         return handler(*payloads, *([job] if with_job else []))
 
-    return _copy_name(called, handler)
-
-
-def _copy_name(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy the names of the handler and its module, so that errors name the handler."""
+    function: Any = called_async if is_function(inspect.iscoroutinefunction, handler) else called
+    # Errors name the handler by these.
     function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
     function.__module__ = getattr(handler, "__module__", None) or function.__module__
-    return function
+    return function  # type: ignore[no-any-return]
 
 
 class _PairResolver(StageOutcomeResolver):
@@ -254,21 +503,16 @@ class _PairResolver(StageOutcomeResolver):
         refused = super().refusal(consumer, items)
         if refused is not None:
             return refused
-        errors = [_oddity(item.payload, self.width) for item in items]
-        if not any(errors):
-            return None
-        return [
-            Release() if error is None else self.failure(consumer, item, error)
-            for item, error in zip(items, errors, strict=True)
-        ]
-
-
-def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
-    """Return the error of a payload that does not have one part for each queue; ``None`` if it has."""
-    if isinstance(payload, list | tuple) and len(payload) == number:
-        return None
-    payload_text = f"of {len(payload):,}" if isinstance(payload, list | tuple) else type(payload).__name__
-    return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {payload_text}")
+        outcomes: list[ResolvedOutcome] = []
+        for item in items:
+            number = len(item.payload) if isinstance(item.payload, list | tuple) else None
+            if number == self.width:
+                outcomes.append(Release())
+                continue
+            payload_text = type(item.payload).__name__ if number is None else f"of {number:,}"
+            problem = f"a list of {self.width}, one of each queue, not {payload_text}"
+            outcomes.append(self.failure(consumer, item, PayloadInvalid("payload", problem)))
+        return None if all(isinstance(outcome, Release) for outcome in outcomes) else outcomes
 
 
 class _NotRunResolver(OutcomeResolver):
@@ -287,17 +531,19 @@ class _NotRunResolver(OutcomeResolver):
         self._make_entry = make_entry
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
-        return [self._outcome(consumer, item) for item in items]
-
-    def _outcome(self, consumer: Consumer, item: Item[Any]) -> ResolvedOutcome:
-        try:
-            entry = self._make_entry(item)
-        # The value will not change: no retry, the item goes to the error queue.
-        except Unjoinable as unfit:
-            return self._resolver.give_up(item, f"cannot be joined: {unfit}")
-        except Exception as error:  # an error of this item alone
-            return self.failure(consumer, item, error)
-        return SettledElsewhere(self._settle, entry, partial(self._fates.pop, id_key(item.id), "apart"))
+        outcomes: list[ResolvedOutcome] = []
+        for item in items:
+            try:
+                entry = self._make_entry(item)
+            # The value will not change: no retry, the item goes to the error queue.
+            except Unjoinable as unfit:
+                outcomes.append(self._resolver.give_up(item, f"cannot be joined: {unfit}"))
+            except Exception as error:  # an error of this item alone
+                outcomes.append(self.failure(consumer, item, error))
+            else:
+                fate = partial(self._fates.pop, id_key(item.id), "apart")
+                outcomes.append(SettledElsewhere(self._settle, entry, fate))
+        return outcomes
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> ResolvedOutcome:
         if isinstance(error, PartnerMissing):  # there is no error queue for it, so the stage stops
@@ -309,17 +555,10 @@ def _make_arrival(path: str | None, item: Item[Any]) -> Arrival:
     """Return the arrival of an item, by its value at the path; raises ``Unjoinable``."""
     if path is None:
         return Arrival(item, ANY, None)
-    value = _find_value(item.payload, path)
+    value = item.payload
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
     try:
         return Arrival(item, value_key(value), value)
     except Unjoinable as unfit:
         raise Unjoinable(f"{path!r:.200} {unfit}") from None
-
-
-def _find_value(payload: Any, path: str) -> Any:
-    """Return the value at a path of keys, or ``None``."""
-    for step in path.split("."):
-        if not isinstance(payload, Mapping):
-            return None
-        payload = payload.get(step)
-    return payload

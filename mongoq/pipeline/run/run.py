@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -16,16 +16,11 @@ from mongoq.model.arguments import Duration, wait_seconds
 from mongoq.model.health import Health
 from mongoq.model.process import Local
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.run.consumers import check_server, machinery
+from mongoq.pipeline.run.consumers import make_engine
 from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
-from mongoq.protocol.claim.filtering import check_on_server
-from mongoq.protocol.coordination.heartbeats import begin
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.counters import stats
-from mongoq.protocol.state.context import BrokerContext
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import Consumer
 from mongoq.worker.signals import stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
@@ -52,12 +47,12 @@ class ThreadedRun(Local):
         """Return the pipeline's name and the state of the run, as text."""
         return f"<{type(self).__name__} of {self._name!r}, {'ended' if self.ended else 'at work'}>"
 
-    def _begin(self, work: Callable[..., None], *args: Any) -> None:
+    def _begin(self, work: Callable[[], None]) -> None:
         """Start the thread; ``wait`` raises the error that ends it."""
 
         def kept() -> None:
             try:
-                work(*args)
+                work()
             # Kept for wait, in the caller's thread: an error in this thread would only be printed.
             except BaseException as error:
                 self._failure = error
@@ -86,16 +81,14 @@ class ThreadedRun(Local):
 
         Other errors are those that end a worker.
         """
-        deadline = None if timeout is None else time.monotonic() + wait_seconds(timeout)
+        deadline = float("inf") if timeout is None else time.monotonic() + wait_seconds(timeout)
         with stop_on_signals(self._hear, signals=self._signals):
             while self._thread is not None and not self.ended:
-                # Short joins: a signal handler runs only between them, in the main thread.
-                seconds_left = (
-                    SIGNAL_CHECK_SECONDS if deadline is None else min(SIGNAL_CHECK_SECONDS, deadline - time.monotonic())
-                )
+                seconds_left = deadline - time.monotonic()
                 if seconds_left <= 0:
                     return False
-                self._thread.join(seconds_left)
+                # Short joins: a signal handler runs only between them, in the main thread.
+                self._thread.join(min(SIGNAL_CHECK_SECONDS, seconds_left))
         if self._failure is not None:
             self._told = True
             raise self._failure
@@ -143,19 +136,15 @@ class Run(ThreadedRun):
         super().__init__(graph.name, signals=signals)
         self._graph = graph
         self._broker = broker
-        own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
-        options: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat, "log_errors": graph.log_errors}
-        self._engine = Engine(broker, own, sources=sources, **options)
+        self._engine: Engine
+        self._engine, checks = make_engine(Engine, graph, broker, grace=grace, heartbeat=heartbeat)
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
-        self._engine.prepare(*start_checks(broker._context, graph, own))
+        self._engine.prepare(*checks)
 
     def _start(self, *, drain: bool) -> Self:
         """Start the run; called once, by the method that made it."""
-        self._begin(self._work, drain)
+        self._begin(partial(self._engine.run, drain=drain))
         return self
-
-    def _work(self, drain: bool) -> None:
-        self._engine.run(drain=drain)
 
     def _hear(self) -> None:
         self._engine.hear()
@@ -219,10 +208,8 @@ class AsyncRun(Local):
     ) -> Self:
         """Check the server, waiting for one that does not answer, and begin."""
         # Here and not in __init__, because the checks of the server have to be awaited.
-        own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
-        options: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat, "log_errors": graph.log_errors}
-        engine = AsyncEngine(broker, own, sources=sources, **options)
-        await engine.prepare(*start_checks(broker._context, graph, own))
+        engine, checks = make_engine(AsyncEngine, graph, broker, grace=grace, heartbeat=heartbeat)
+        await engine.prepare(*checks)
         return cls(graph, broker, engine, drain=drain, signals=signals)
 
     def __repr__(self) -> str:
@@ -304,13 +291,3 @@ class StartingAsync:
         """Stop the run, and wait for its end."""
         if self._run is not None:
             await self._run.__aexit__(kind, error, trace)
-
-
-def start_checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
-    """Return the checks before a run begins, the checks that must come before any write first."""
-    filters = [
-        partial(check_on_server, consumer.queue._context, consumer.item_filter)
-        for consumer in own
-        if consumer.item_filter is not None
-    ]
-    return [partial(check_server, broker, graph), partial(begin, broker), *filters]
