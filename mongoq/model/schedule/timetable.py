@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 from zoneinfo import ZoneInfo, available_timezones
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import duration, moment
+from mongoq.model.arguments import choice, duration, moment
 from mongoq.model.clock import EPOCH, MILLISECOND
 
 Missed = Literal["last", "all", "skip"]
@@ -345,8 +345,7 @@ def select_ticks(
 
 def check_missed(missed: Any, horizon: Any) -> tuple[Missed, timedelta | None]:
     """Check the rule for missed ticks and its horizon."""
-    if missed not in get_args(Missed):
-        raise ArgumentInvalid("missed", f"'last', 'all' or 'skip', not {missed!r:.60}")
+    choice(missed, "missed", Missed)
     if horizon is None:
         return missed, None
     if missed == "skip":

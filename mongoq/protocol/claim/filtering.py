@@ -13,9 +13,9 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid, ReservationLost
-from mongoq.model.filters import where_filter
 from mongoq.model.indexes import CLAIM_FIELDS
 from mongoq.model.item import Document, Item, id_key
+from mongoq.model.operators import where_filter
 from mongoq.model.outcomes import Drop, Move, make_unknown_error
 from mongoq.model.trace_headers import trace_to_keep
 from mongoq.model.trail import is_countable
