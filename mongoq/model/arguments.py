@@ -120,7 +120,7 @@ def moment(value: Any, argument: str) -> datetime:
         naive = value.utcoffset() is None
     except Exception as error:
         # ``pandas.NaT`` is a datetime, and a user's own time zone may raise anything.
-        raise ArgumentInvalid(argument, f"a time, not {value!r}: {error}") from error
+        raise ArgumentInvalid(argument, f"{value!r} is no time; where there is none, give None: {error}") from error
     if naive:
         raise ArgumentInvalid(argument, f"a naive datetime says no time zone: {value!r}; give it one, such as UTC")
     try:

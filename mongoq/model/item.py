@@ -218,7 +218,7 @@ class Item(Generic[M]):
         # Other programs may have written anything.
         if not isinstance(error, Mapping) or not error.keys() >= {"type", "message", "at"}:
             return None
-        return Failure(error["type"], error["message"], error["at"], error.get("traceback", ""))
+        return Failure(**{name: error[name] for name in Failure.__slots__ if name in error})
 
     @property
     def origin(self) -> Origin | None:
@@ -227,17 +227,8 @@ class Item(Generic[M]):
         # Other programs may have written anything.
         if not isinstance(origin, Mapping) or not origin.keys() >= {"queue", "reason", "attempts", "at"}:
             return None
-        return Origin(
-            queue=origin["queue"],
-            id=origin.get("id", self.id),
-            reason=origin["reason"],
-            attempts=origin["attempts"],
-            key=origin.get("key"),
-            at=origin["at"],
-            stage=origin.get("stage"),
-            delivery=origin.get("delivery"),
-            place=origin.get("place"),
-        )
+        given = {name: origin[name] for name in Origin.__slots__ if name in origin}
+        return Origin(**{"id": self.id, "key": None, **given})
 
     @property
     def hops(self) -> int:
@@ -366,10 +357,6 @@ def delivery_parts(id: Any, hops: int, joined: Any) -> list[str]:
     """Return an item's parts of a hash, from its id, its hops, and the field ``joined`` of its envelope."""
     inputs = joined.get("inputs") if isinstance(joined, Mapping) else None
     if not isinstance(inputs, list):
-        return [_part(id, hops)]
-    entries = [entry for entry in inputs if isinstance(entry, Mapping)]
-    return [*(_part(entry.get("id"), hops_counted(entry.get("hops"))) for entry in entries), f"joined {hops}"]
-
-
-def _part(id: Any, hops: int) -> str:
-    return f"{id}:{hops}" if hops else str(id)
+        return [f"{id}:{hops}" if hops else str(id)]
+    parts = [delivery_parts(each.get("id"), hops_counted(each.get("hops")), None) for each in inputs]
+    return [*(part for each in parts for part in each), f"joined {hops}"]

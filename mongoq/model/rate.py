@@ -82,8 +82,10 @@ class Rate:
         return max(1, int(BURST_MS / self.interval))
 
 
-@lru_cache(maxsize=256)
-def _parse(text: str) -> Rate:
+def parse_rate(text: Any) -> Rate:
+    """Return a rate from its text; raises ``ArgumentInvalid`` that names the wrong part."""
+    if not isinstance(text, str):
+        raise ArgumentInvalid("rate", f"a text, not {type(text).__name__}; {EXAMPLE}")
     match = _PATTERN.match(text)
     if match is None:
         raise ArgumentInvalid("rate", f"{text!r:.60} is no rate; {EXAMPLE}")
@@ -102,13 +104,6 @@ def _parse(text: str) -> Rate:
     if number > period * MAX_PER_SECOND // 1000:
         raise ArgumentInvalid("rate", f"{text!r:.60} is more than {MAX_PER_SECOND:,} in a second, which is the most")
     return Rate(number, period, f"{number}/{'' if multiple == 1 else multiple}{unit}")
-
-
-def parse_rate(value: Any) -> Rate:
-    """Return a rate from its text; raises ``ArgumentInvalid`` that names the wrong part."""
-    if not isinstance(value, str):
-        raise ArgumentInvalid("rate", f"a text, not {type(value).__name__}; {EXAMPLE}")
-    return _parse(value)
 
 
 @dataclass(frozen=True, slots=True)

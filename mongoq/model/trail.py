@@ -84,59 +84,40 @@ class Hop:
     joined: bool = False
 
 
-_TYPES: Mapping[str, type] = {
-    "queue": str,
-    "stage": str,
-    "taken": datetime,
-    "settled": datetime,
-    "attempts": int,
-    "ended": str,
-}
+_TYPES = {"queue": str, "stage": str, "taken": datetime, "settled": datetime, "attempts": int, "ended": str}
 """Required fields of an entry, with their types."""
 
 
 def trail_of(trail: Any) -> tuple[Hop, ...]:
     """Return the hops in the field ``trail`` of an envelope, oldest first; ignore entries of other programs."""
-    return tuple(_hop(entry) for entry in _entries(trail))
+    if not isinstance(trail, list):
+        return ()
+    return tuple(
+        Hop(
+            **{name: entry[name] for name in _TYPES},
+            by=entry.get("by"),
+            to=entry.get("to"),
+            payload=entry.get("payload"),
+            kept="payload" in entry,
+            large=entry.get("large") is True,
+            joined=entry.get("joined") is True,
+        )
+        for entry in trail
+        if isinstance(entry, Mapping) and all(isinstance(entry.get(name), kind) for name, kind in _TYPES.items())
+    )
 
 
 def payload_at(trail: Any, queue: str) -> Any:
     """Return the payload that an item had when it last left a queue; raises ``ArgumentInvalid`` where none was kept."""
     # The latest hop: an item may have gone round a loop.
-    hop = next((_hop(entry) for entry in reversed(_entries(trail)) if entry["queue"] == queue), None)
+    hop = next((hop for hop in reversed(trail_of(trail)) if hop.queue == queue), None)
     if hop is None:
         raise ArgumentInvalid("hop", f"its trail does not lead through queue {queue!r}")
     if hop.joined:
         raise ArgumentInvalid("hop", f"it was joined with others behind {queue!r}; those would be lost")
     if not hop.kept:
-        raise ArgumentInvalid(
-            "hop", "its payload there was too large to be kept" if hop.large else "its payload there was not kept"
-        )
+        raise ArgumentInvalid("hop", f"its payload there was {'too large to be' if hop.large else 'not'} kept")
     return hop.payload
-
-
-def _entries(trail: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in trail if _is_hop(entry)] if isinstance(trail, list) else []
-
-
-def _is_hop(entry: Any) -> bool:
-    return isinstance(entry, Mapping) and all(isinstance(entry.get(name), kind) for name, kind in _TYPES.items())
-
-
-def _hop(entry: Mapping[str, Any]) -> Hop:
-    return Hop(
-        **{name: entry[name] for name in _TYPES},
-        by=_name(entry.get("by")),
-        to=_name(entry.get("to")),
-        payload=entry.get("payload"),
-        kept="payload" in entry,
-        large=entry.get("large") is True,
-        joined=entry.get("joined") is True,
-    )
-
-
-def _name(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def is_countable(hops: Any) -> bool:
@@ -156,11 +137,12 @@ def most_hops(entry: bytes) -> int:
 
 def without_payloads(trail: list[Any]) -> list[Any]:
     """Return a trail without payloads, with ``large`` in their places."""
-    return [_lighter(entry) if isinstance(entry, Mapping) and "payload" in entry else entry for entry in trail]
-
-
-def _lighter(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: value for name, value in entry.items() if name != "payload"}, "large": True}
+    return [
+        {**{name: value for name, value in entry.items() if name != "payload"}, "large": True}
+        if isinstance(entry, Mapping) and "payload" in entry
+        else entry
+        for entry in trail
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ def _check_options(
 ) -> dict[str, Any]:
     """Return the options that a schedule in code and a stored one have, checked."""
     rule, far = check_missed(missed, horizon)
-    spread, within = duration(jitter or 0, "jitter"), None
+    spread, within = duration(0 if jitter is None else jitter, "jitter"), None
     if isinstance(expires, datetime):
         raise ArgumentInvalid("expires", "a time from each tick on, such as 600, and no date")
     if expires is not None:

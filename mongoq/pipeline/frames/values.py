@@ -12,7 +12,7 @@ from uuid import UUID
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
-from mongoq.model.encoding.codec import NESTING_LIMIT
+from mongoq.model.encoding.typed import NESTING_LIMIT
 
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is a value of its own."""
