@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -158,7 +158,7 @@ def define(
     timezone: Any = None,
     start: Any = None,
     payload: Any,
-    make: Callable[[Tick], Any] | None = None,
+    make: Any = None,
     headers: Any = None,
     **options: Any,
 ) -> Definition:

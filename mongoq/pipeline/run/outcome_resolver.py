@@ -12,7 +12,7 @@ from mongoq.errors import ArgumentInvalid, OutcomeInvalid, PartnerMissing
 from mongoq.model.arguments import Duration
 from mongoq.model.encoding.codec import Codec, Wrapped
 from mongoq.model.encoding.error_text import name_of, spoken
-from mongoq.model.item import Item
+from mongoq.model.item import Item, StageMark
 from mongoq.model.outcomes import (
     Dead,
     Done,
@@ -29,7 +29,6 @@ from mongoq.model.outcomes import (
 )
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
-from mongoq.model.trail import StageMark
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import HandlerResult, OutcomeResolver, check_entries, check_result, is_success

@@ -12,10 +12,8 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import PayloadTooLarge
 from mongoq.model.encoding.codec import SIZE_LIMIT
-from mongoq.model.envelope import Document, new_envelope
-from mongoq.model.item import Item
-from mongoq.model.trace_headers import join_headers
-from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
+from mongoq.model.envelope import Document, join_headers, new_envelope
+from mongoq.model.item import LARGE_PAYLOAD_BYTES, MAX_HOPS, Item, without_payloads
 from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.settle import retention_update
