@@ -306,9 +306,6 @@ def is_fresh(document: Document) -> bool:
 
 Items = Sequence[Item[Any]]
 
-ITEM_TYPES = {Item}
-OBJECT_ID_TYPES = {ObjectId}
-DATE_TYPES = {datetime}
 
 _envelope = attrgetter("_document")
 _namespace = attrgetter("_namespace")
@@ -334,24 +331,22 @@ class RawBatch:
 
 
 def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | None:
-    """Check that all are different items, reserved from that queue; ``None`` when each needs a check of its own."""
-    if not (items and ITEM_TYPES.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
+    """Check that all are different items, reserved from that queue; ``None`` when each needs a check of its own.
+
+    So does one that leaves a sequence, or a letter that holds one: the next item goes on.
+    """
+    if not items or set(map(type, items)) != {Item} or set(map(_namespace, items)) != {namespace}:
         return None
     envelopes = list(map(_envelope, items))
     try:
         ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
     except KeyError:
         return None
-    if any(map(_has_place, envelopes)):  # what leaves a sequence lets the next item go
+    if any(map(_has_place, envelopes)) or (any(map(_has_origin, envelopes)) and any(map(held_target, envelopes))):
         return None
-    if any(map(_has_origin, envelopes)) and any(map(held_target, envelopes)):  # so does a letter that holds one
+    if set(map(type, chain(ids, tokens))) != {ObjectId} or set(map(type, ends)) != {datetime}:
         return None
-    if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_ID_TYPES.issuperset(map(type, chain(ids, tokens)))):
-        return None
-    if not DATE_TYPES.issuperset(map(type, ends)):
-        return None
-    # An item is there twice.
-    if len(set(map(bytes_of, ids))) < len(items):
+    if set(queues) != {queue} or not all(reserved) or len(set(map(bytes_of, ids))) < len(items):
         return None
     return RawBatch(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from mongoq.model.clock import milliseconds, time_of
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.model.rate import Pace
 from mongoq.model.settings import QueueSettings
 
 
@@ -55,10 +55,7 @@ class QueueLimits:
     def to_document(self) -> dict[str, Any]:
         """Return the limits as values of JSON."""
         return {
-            "max_running": self.max_running,
-            "rate": self.rate,
-            "burst": self.burst,
-            "permits": self.permits,
+            **{name: getattr(self, name) for name in ("max_running", "rate", "burst", "permits")},
             "holders": [
                 {
                     "worker": holder.by,
@@ -98,34 +95,25 @@ def make_limits(
 
     What another program has stored there in another form counts as nothing. ``exact`` for a clock that stands still.
     """
+    holders: list[PermitHolder] = []
+    next_start, pace = None, settings.make_pace(exact=exact)
+    if settings.max_running is not None:
+        with suppress(AttributeError, KeyError, TypeError):
+            holders = sorted(read_holders(permits, now), key=lambda each: (-each.number, each.since, each.by))
+    if pace is not None and bucket is not None:
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            # A bucket that was written under another rate: the interval of this one holds for its next start.
+            first = float(bucket["next"]) - float(bucket["interval"]) + pace.interval
+            next_start = time_of(math.ceil(first)) if first > milliseconds(now) else None
     return QueueLimits(
         settings.name,
         now,
-        settings.max_running,
-        settings.rate,
-        settings.burst,
-        () if settings.max_running is None else _find_holders(permits, now),
-        _find_next_start(settings.make_pace(exact=exact), bucket, now),
+        max_running=settings.max_running,
+        rate=settings.rate,
+        burst=settings.burst,
+        holders=tuple(holders),
+        next_start=next_start,
     )
-
-
-def _find_holders(document: Mapping[str, Any] | None, now: datetime) -> tuple[PermitHolder, ...]:
-    try:
-        holders = read_holders(document, now)
-        return tuple(sorted(holders, key=lambda holder: (-holder.number, holder.since, holder.by)))
-    except (AttributeError, KeyError, TypeError):
-        return ()
-
-
-def _find_next_start(pace: Pace | None, bucket: Mapping[str, Any] | None, now: datetime) -> datetime | None:
-    if pace is None or bucket is None:
-        return None
-    try:
-        # A bucket that was written under another rate: the interval of this one holds for its next start.
-        first = float(bucket["next"]) - float(bucket["interval"]) + pace.interval
-        return time_of(math.ceil(first)) if first > milliseconds(now) else None
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
 
 
 # --- permits -------------------------------------------------------------------------------------
@@ -154,13 +142,7 @@ class PermitHolder:
 
     def to_document(self) -> dict[str, Any]:
         """Return the holder as it is stored."""
-        return {
-            "by": self.by,
-            "number": self.number,
-            "wanted": self.wanted,
-            "since": self.since,
-            "until": self.until,
-        }
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def read_holders(document: Mapping[str, Any] | None, now: datetime) -> list[PermitHolder]:
