@@ -112,9 +112,8 @@ class _Reckoning:
     wall_gap: float
 
     def milliseconds(self, local: float) -> float:
-        if not self.ahead:
-            return (local + self.offset) * 1000
-        return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW_RATE))) * 1000
+        ahead = max(0.0, self.ahead - (local - self.since) * (1 - SLEW_RATE))
+        return (local + self.offset + ahead) * 1000
 
 
 class ServerClock(Clock):

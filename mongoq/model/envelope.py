@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -166,19 +167,14 @@ def error_document(error: Any, at: datetime) -> dict[str, Any] | None:
     if isinstance(error, BaseException):
         message = shorten(text_of(error, ERROR_BYTES + 1), ERROR_BYTES)
         failure = {"type": shorten(type_name(error), TYPE_BYTES), "message": message, "at": at}
-        trace = _trace(error)
-        return {**failure, "traceback": trace} if trace else failure
+        with suppress(BaseException):
+            # Python reads a module's source lines by its loader, which may be the user's and raise anything.
+            if trace := shorten_trace(trace_of(error), ERROR_BYTES, hidden=OWN_FOLDER):
+                failure["traceback"] = trace
+        return failure
     if isinstance(error, str):
         return {"type": "", "message": shorten(plain(error, ERROR_BYTES + 1), ERROR_BYTES), "at": at}
     raise ArgumentInvalid("error", f"an exception or a string, not {name_of(error)}")
-
-
-def _trace(error: BaseException) -> str:
-    try:
-        return shorten_trace(trace_of(error), ERROR_BYTES, hidden=OWN_FOLDER)
-    except BaseException:
-        # Python reads a module's source lines by its loader, which may be the user's and raise anything.
-        return ""
 
 
 def shorten(text: str, limit: int) -> str:
@@ -249,7 +245,8 @@ def join_headers(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for part in reversed(parts):
         headers |= part
     own = headers.get(TRACEPARENT)
-    links = [link for link in dict.fromkeys(_find_links(parts)) if link != own]
+    found = [link for part in parts for link in (part.get(TRACEPARENT), *trace_links(part)) if _is_traceparent(link)]
+    links = [link for link in dict.fromkeys(found) if link != own]
     if links:
         headers[LINKS] = links[:MAX_LINKS]
     return headers
@@ -273,14 +270,6 @@ def trace_links(headers: Mapping[str, Any]) -> list[str]:
     """Return the links of an item; other programs may have written anything into this header."""
     links = headers.get(LINKS)
     return [link for link in links[:MAX_LINKS] if _is_traceparent(link)] if isinstance(links, list) else []
-
-
-def _find_links(parts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for part in parts:
-        traceparent: Any = part.get(TRACEPARENT)
-        if _is_traceparent(traceparent):
-            yield traceparent
-        yield from trace_links(part)
 
 
 def _is_traceparent(value: Any) -> bool:

@@ -22,6 +22,7 @@ from mongoq.model.encoding.extended_json import duration_text, time_text
 from mongoq.model.schedule.timetable import (
     DEFAULT_HORIZON,
     LATE,
+    Cron,
     Missed,
     Timetable,
     check_missed,
@@ -226,9 +227,8 @@ def _check_headers(headers: Any, encoding: Encoding) -> Any:
         return None
     if not isinstance(headers, Mapping):
         raise ArgumentInvalid("headers", f"a document, not {type(headers).__name__}")
-    for own in (TICK_HEADER, SCHEDULE_HEADER):
-        if own in headers:
-            raise ArgumentInvalid(f"headers.{own}", "mongoq writes this one itself, from the tick")
+    if own := {TICK_HEADER, SCHEDULE_HEADER} & headers.keys():
+        raise ArgumentInvalid(f"headers.{min(own)}", "mongoq writes this one itself, from the tick")
     return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
 
 
@@ -290,7 +290,7 @@ class StoredSchedule(_Schedule):
     @property
     def timezone(self) -> str | None:
         """Name of the zone of a cron expression."""
-        return getattr(self.timetable, "timezone", None)
+        return self.timetable.timezone if isinstance(self.timetable, Cron) else None
 
     def remember(self, at: datetime, following: datetime | None) -> timedelta:
         """Return how long the id of a tick is remembered: longer than any process can find the tick due.
@@ -399,12 +399,12 @@ class ScheduleRecord:
         """What is odd about it, for people."""
         late = timedelta(seconds=int(self.late.total_seconds()))
         notes = [
-            (self.paused, "paused"),
-            (bool(self.late), f"late by {duration_text(late)}"),
-            (self.unseen, "in no running code"),
-            (self.trouble is not None, self.trouble or ""),
+            "paused" if self.paused else "",
+            f"late by {duration_text(late)}" if self.late else "",
+            "in no running code" if self.unseen else "",
+            self.trouble or "",
         ]
-        return [text for is_so, text in notes if is_so]
+        return list(filter(None, notes))
 
     def is_unseen_for(self, length: timedelta, now: datetime) -> bool:
         """Return whether it belongs to a function that no process had in its code for a time."""
@@ -414,17 +414,17 @@ class ScheduleRecord:
         """Return the record as values of JSON."""
         plain = ("what", "queue", "paused", "missed", "version", "where", "unseen", "trouble", "timezone")
         local = self.next_local
-        return {
+        document = {
             "schedule": self.name,
             **{field: getattr(self, field) for field in plain},
             "late": self.late.total_seconds(),
             "over": self.is_over,
             "next_local": None if local is None else local.isoformat(timespec="milliseconds"),
-            **{
-                field: None if (time := getattr(self, field)) is None else time_text(time)
-                for field in ("next", "last", "seen")
-            },
         }
+        for field in ("next", "last", "seen"):
+            time = getattr(self, field)
+            document[field] = None if time is None else time_text(time)
+        return document
 
 
 def check_unseen(unseen: Any) -> timedelta:
