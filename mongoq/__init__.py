@@ -38,14 +38,12 @@ from mongoq.idempotency import once, once_async
 from mongoq.model.clock import VirtualClock
 from mongoq.model.copies import SKIP, Replayed
 from mongoq.model.health import Health
-from mongoq.model.item import Failure, Item, Origin
-from mongoq.model.limits import QueueLimits
+from mongoq.model.item import Failure, Hop, Item, Origin
+from mongoq.model.limits import PermitHolder, QueueLimits
 from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
-from mongoq.model.permits import PermitHolder
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.schedule.definition import ScheduleRecord, Tick
 from mongoq.model.settings import QueueSettings
-from mongoq.model.trail import Hop
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history.counters import QueueStats
 from mongoq.protocol.history.read import Counts

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 from bson import ObjectId
 
@@ -50,18 +50,14 @@ def queue_name(name: Any, argument: str = "queue") -> str:
         raise QueueNameInvalid(argument, "a queue name cannot hold NUL")
     if name.startswith("$"):
         raise QueueNameInvalid(argument, f"a queue name cannot begin with '$': {name[:40]!r}")
-    size = len(_utf8(name, argument))
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise QueueNameInvalid(argument, "a queue name cannot hold lone surrogates") from None
     limit = QUEUE_NAME_BYTES + len(DEAD_SUFFIX) * name.endswith(DEAD_SUFFIX)
     if size > limit:
         raise QueueNameInvalid(argument, f"{size} bytes in UTF-8, and {limit} is the limit")
     return name
-
-
-def _utf8(name: str, argument: str) -> bytes:
-    try:
-        return name.encode()
-    except UnicodeEncodeError:
-        raise QueueNameInvalid(argument, "a queue name cannot hold lone surrogates") from None
 
 
 def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
@@ -74,7 +70,15 @@ def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
         except ValueError as error:
             raise ArgumentInvalid(argument, str(error)) from None
     else:
-        length = _seconds(value, argument)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            hint = "a timedelta, a number of seconds or a text such as '5m'"
+            raise ArgumentInvalid(argument, f"{hint}, not {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ArgumentInvalid(argument, f"a finite number of seconds, not {value!r}")
+        try:
+            length = timedelta(seconds=value)
+        except OverflowError:
+            length = timedelta.min if value < 0 else timedelta.max
     if length < timedelta(0):
         raise ArgumentInvalid(argument, f"cannot be negative: {value!r}")
     if not zero and length < MILLISECOND:
@@ -99,19 +103,6 @@ def read_duration(text: str) -> timedelta:
         raise ValueError(f"{text!r} is too long") from None
 
 
-def _seconds(value: Any, argument: str) -> timedelta:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        hint = "a timedelta, a number of seconds or a text such as '5m'"
-        raise ArgumentInvalid(argument, f"{hint}, not {type(value).__name__}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ArgumentInvalid(argument, f"a finite number of seconds, not {value!r}")
-    try:
-        return timedelta(seconds=value)
-    except OverflowError:
-        sign = "negative" if value < 0 else f"longer than {LONGEST_DURATION.days} days"
-        raise ArgumentInvalid(argument, f"cannot be {sign}: {value!r}") from None
-
-
 def wait_seconds(value: Any) -> float:
     """Return the time to wait, in seconds: 0 for ``None``, and ``math.inf`` is allowed."""
     if value is None:
@@ -129,7 +120,7 @@ def moment(value: Any, argument: str) -> datetime:
         naive = value.utcoffset() is None
     except Exception as error:
         # ``pandas.NaT`` is a datetime, and a user's own time zone may raise anything.
-        raise ArgumentInvalid(argument, f"a time, not {value!r}: {error}") from error
+        raise ArgumentInvalid(argument, f"{value!r} is no time; where there is none, give None: {error}") from error
     if naive:
         raise ArgumentInvalid(argument, f"a naive datetime says no time zone: {value!r}; give it one, such as UTC")
     try:
@@ -163,6 +154,15 @@ def count(value: Any, argument: str, *, least: int = 1) -> int:
     return int(value)
 
 
+def choice(value: Any, argument: str, choices: Any) -> Any:
+    """Return one of the values of a ``Literal``."""
+    known = get_args(choices)
+    if value not in known:
+        names = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
+        raise ArgumentInvalid(argument, f"{names}, not {value!r:.60}")
+    return value
+
+
 def object_id(value: Any, argument: str = "id") -> ObjectId:
     """Return an ObjectId, from one or from its 24 hex digits, as logs and pages show it."""
     if isinstance(value, str) and ID_TEXT.fullmatch(value):
@@ -180,11 +180,13 @@ def read_list(value: Any, argument: str) -> list[Any]:
     return list(value)
 
 
-def text(value: Any, argument: str, limit: int) -> str:
-    """Return a string of at most ``limit`` bytes in UTF-8."""
+def text(value: Any, argument: str, limit: int, *, whole: bool = False) -> str:
+    """Return a string of at most ``limit`` bytes in UTF-8, ``whole`` without lone surrogates."""
     if not isinstance(value, str):
         raise ArgumentInvalid(argument, f"a string, not {type(value).__name__}")
     size = len(value.encode(errors="surrogatepass"))
     if size > limit:
         raise ArgumentInvalid(argument, f"{size:,} bytes in UTF-8, and {limit:,} is the limit")
+    if whole and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ArgumentInvalid(argument, "cannot hold lone surrogates")
     return value

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol
 
 from mongoq.errors import ServerUnavailable
 from mongoq.model.arguments import Duration, duration, moment
@@ -31,26 +30,6 @@ SLEW_RATE = 0.5
 """Share of normal speed at which the clock runs while it is ahead, so that it never runs backwards."""
 
 
-class Clock(Protocol):
-    """The clock that the protocol needs. Times are aware, in UTC, in whole milliseconds."""
-
-    def now(self) -> datetime:
-        """Return the server's time, as well as it is known."""
-        ...
-
-    def stamp(self) -> datetime:
-        """Return a time that no other process can still see in the future; never runs backwards."""
-        ...
-
-    def now_milliseconds(self) -> int:
-        """Return a ``stamp`` in milliseconds since 1970, as BSON holds it: a ``datetime`` takes long to make."""
-        ...
-
-    def due(self) -> bool:
-        """Return whether the offset should be measured before the next command."""
-        ...
-
-
 def milliseconds(time: datetime) -> int:
     """Return a time in milliseconds since 1970."""
     return (time - EPOCH) // MILLISECOND
@@ -65,6 +44,26 @@ _LOCAL = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 local_seconds: Callable[[], float] = time.monotonic if _LOCAL is None else partial(time.clock_gettime, _LOCAL)
 """Seconds of a local clock that goes on while the machine sleeps, if the system has one."""
+
+
+class Clock:
+    """The clock that the protocol needs. Times are aware, in UTC, in whole milliseconds."""
+
+    def now(self) -> datetime:
+        """Return the server's time, as well as it is known."""
+        raise NotImplementedError
+
+    def stamp(self) -> datetime:
+        """Return a time that no other process can still see in the future; never runs backwards."""
+        return self.now()
+
+    def now_milliseconds(self) -> int:
+        """Return a ``stamp`` in milliseconds since 1970, as BSON holds it: a ``datetime`` takes long to make."""
+        return milliseconds(self.now())
+
+    def due(self) -> bool:
+        """Return whether the offset should be measured before the next command; never without a server."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +112,11 @@ class _Reckoning:
     wall_gap: float
 
     def milliseconds(self, local: float) -> float:
-        if not self.ahead:
-            return (local + self.offset) * 1000
-        return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW_RATE))) * 1000
+        ahead = max(0.0, self.ahead - (local - self.since) * (1 - SLEW_RATE))
+        return (local + self.offset + ahead) * 1000
 
 
-class ServerClock:
+class ServerClock(Clock):
     """The server's clock, computed locally between measurements.
 
     Within a process it never runs backwards: a correction forward takes effect at once. For a correction backward, it
@@ -183,25 +181,15 @@ class ServerClock:
         return self._reckoning
 
 
-class LocalClock:
+class LocalClock(Clock):
     """The clock of this machine, for a collection that has no server (mongomock)."""
 
     def now(self) -> datetime:
         """Return the machine's time."""
-        return time_of(self.now_milliseconds())
-
-    stamp = now
-
-    def now_milliseconds(self) -> int:
-        """Return the machine's time in milliseconds since 1970."""
-        return int(time.time() * 1000)
-
-    def due(self) -> bool:
-        """Return ``False``: there is nothing to measure."""
-        return False
+        return time_of(int(time.time() * 1000))
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """A clock for tests that stands still until ``advance`` moves it."""
 
     def __init__(self, start: datetime = datetime(2024, 1, 1, tzinfo=UTC)) -> None:
@@ -210,16 +198,6 @@ class VirtualClock:
     def now(self) -> datetime:
         """Return the time it was set to."""
         return self._now
-
-    stamp = now
-
-    def now_milliseconds(self) -> int:
-        """Return that time in milliseconds since 1970."""
-        return milliseconds(self._now)
-
-    def due(self) -> bool:
-        """Return ``False``: there is nothing to measure."""
-        return False
 
     def advance(self, by: Duration) -> datetime:
         """Move on by a duration, such as ``60`` (seconds) or ``"5m"``, and return the new time."""

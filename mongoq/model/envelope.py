@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import chain
+from operator import attrgetter, itemgetter, methodcaller
 from struct import Struct
 from typing import Any
 
@@ -24,21 +28,10 @@ from mongoq.model.encoding.error_text import (
     type_name,
 )
 from mongoq.model.encoding.ids import bytes_of
-from mongoq.model.item import Document, Item, delivery_hash
+from mongoq.model.item import Item, delivery_hash, is_countable
+from mongoq.model.sequence import held_target
 
-__all__ = [
-    "Document",
-    "Stencil",
-    "attempts_of",
-    "error_document",
-    "expiry",
-    "fresh_envelope",
-    "is_same_push",
-    "new_envelope",
-    "origin_document",
-    "queue_field",
-    "splice",
-]
+Document = Mapping[str, Any]
 
 ERROR_BYTES = 4096
 """Bytes of an error's message, and of its traceback, at most."""
@@ -174,19 +167,14 @@ def error_document(error: Any, at: datetime) -> dict[str, Any] | None:
     if isinstance(error, BaseException):
         message = shorten(text_of(error, ERROR_BYTES + 1), ERROR_BYTES)
         failure = {"type": shorten(type_name(error), TYPE_BYTES), "message": message, "at": at}
-        trace = _trace(error)
-        return {**failure, "traceback": trace} if trace else failure
+        with suppress(BaseException):
+            # Python reads a module's source lines by its loader, which may be the user's and raise anything.
+            if trace := shorten_trace(trace_of(error), ERROR_BYTES, hidden=OWN_FOLDER):
+                failure["traceback"] = trace
+        return failure
     if isinstance(error, str):
         return {"type": "", "message": shorten(plain(error, ERROR_BYTES + 1), ERROR_BYTES), "at": at}
     raise ArgumentInvalid("error", f"an exception or a string, not {name_of(error)}")
-
-
-def _trace(error: BaseException) -> str:
-    try:
-        return shorten_trace(trace_of(error), ERROR_BYTES, hidden=OWN_FOLDER)
-    except BaseException:
-        # Python reads a module's source lines by its loader, which may be the user's and raise anything.
-        return ""
 
 
 def shorten(text: str, limit: int) -> str:
@@ -229,3 +217,151 @@ def expiry(now: datetime, history: timedelta | None, once: Any) -> datetime | No
     if end_of_history is None or remembered is None:
         return end_of_history or remembered
     return max(end_of_history, remembered)
+
+
+# --- trace headers -------------------------------------------------------------------------------
+
+TRACEPARENT = "traceparent"
+"""Header with the span that pushed the item: 55 characters in version 0 of the standard."""
+LINKS = "mongoq-links"
+"""Header of a joined item: a list of the ``traceparent`` headers of its other inputs."""
+TRACE_CONTEXT = (TRACEPARENT, "tracestate", "baggage")
+"""Headers of one trace context by the standards of W3C."""
+CONTEXT_PREFIX = "mongoq-context-"
+"""Prefix of the headers with context variables; the name of the variable follows."""
+
+MAX_TRACEPARENT = 128
+"""Characters of a ``traceparent``, at most: a longer one is no trace context."""
+MAX_LINKS = 32
+"""Links of a joined item, at most: joins of joins would collect ever more."""
+
+
+def join_headers(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the headers of an item made of several, which links to their traces.
+
+    Headers of an earlier part win over the same headers of a later one.
+    """
+    headers: dict[str, Any] = {}
+    for part in reversed(parts):
+        headers |= part
+    own = headers.get(TRACEPARENT)
+    found = [link for part in parts for link in (part.get(TRACEPARENT), *trace_links(part)) if _is_traceparent(link)]
+    links = [link for link in dict.fromkeys(found) if link != own]
+    if links:
+        headers[LINKS] = links[:MAX_LINKS]
+    return headers
+
+
+def trace_to_keep(headers: Mapping[str, Any], new_headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the trace headers of an item that stay when its headers are replaced by new ones.
+
+    New headers with a trace context of their own, or a part of one, end the trace: two halves would be no context.
+    """
+    kept: dict[str, Any] = {}
+    if all(name not in new_headers for name in (*TRACE_CONTEXT, LINKS)):
+        kept = {name: value for name in TRACE_CONTEXT if isinstance(value := headers.get(name), str)}
+        if links := trace_links(headers):
+            kept[LINKS] = links
+    variables = (name for name in headers if name.startswith(CONTEXT_PREFIX) and name not in new_headers)
+    return kept | {name: headers[name] for name in variables if isinstance(headers[name], str)}
+
+
+def trace_links(headers: Mapping[str, Any]) -> list[str]:
+    """Return the links of an item; other programs may have written anything into this header."""
+    links = headers.get(LINKS)
+    return [link for link in links[:MAX_LINKS] if _is_traceparent(link)] if isinstance(links, list) else []
+
+
+def _is_traceparent(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TRACEPARENT
+
+
+# --- facts about many items at once --------------------------------------------------------------
+
+
+def is_fresh(document: Document) -> bool:
+    """Return whether an envelope is that of an item that was never reserved, as mongoq writes it."""
+    return (
+        "by" not in document
+        and "key" not in document
+        and "once" not in document
+        and type(document["_id"]) is ObjectId
+        and type(document.get("attempts")) is int
+        and document["attempts"] == 0
+        and isinstance(document["when"], datetime)
+        and type(document.get("priority")) is int
+    )
+
+
+Items = Sequence[Item[Any]]
+
+
+_envelope = attrgetter("_document")
+_namespace = attrgetter("_namespace")
+_due = attrgetter("_due")
+_has_place = methodcaller("__contains__", "place")
+_has_origin = methodcaller("__contains__", "origin")
+_fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved")]
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """Common facts of many items that are all reserved from one queue.
+
+    Attributes:
+        together: True when one token holds all of them.
+        until: end of the first of their leases.
+        ids: ids of the items.
+    """
+
+    together: bool
+    until: datetime
+    ids: list[ObjectId]
+
+
+def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | None:
+    """Check that all are different items, reserved from that queue; ``None`` when each needs a check of its own.
+
+    So does one that leaves a sequence, or a letter that holds one: the next item goes on.
+    """
+    if not items or set(map(type, items)) != {Item} or set(map(_namespace, items)) != {namespace}:
+        return None
+    envelopes = list(map(_envelope, items))
+    try:
+        ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
+    except KeyError:
+        return None
+    if any(map(_has_place, envelopes)) or (any(map(_has_origin, envelopes)) and any(map(held_target, envelopes))):
+        return None
+    if set(map(type, chain(ids, tokens))) != {ObjectId} or set(map(type, ends)) != {datetime}:
+        return None
+    if set(queues) != {queue} or not all(reserved) or len(set(map(bytes_of, ids))) < len(items):
+        return None
+    return RawBatch(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
+
+
+def ids_of(items: Items) -> list[Any]:
+    """Return the ids of items."""
+    return [document["_id"] for document in map(_envelope, items)]
+
+
+def one_due(items: Items) -> bool:
+    """Return whether all items were due at the same known time."""
+    first = items[0].due
+    return first is not None and all(first == due for due in map(_due, items))
+
+
+def has_start_by(items: Items) -> bool:
+    """Return whether any item has a date by which it must be started."""
+    return any("start_by" in document for document in map(_envelope, items))
+
+
+def count_hops_alike(items: Items) -> bool:
+    """Return whether a move adds one hop to each item: none is sent back, and other programs have spoiled no count."""
+    envelopes = list(map(_envelope, items))
+    return not any(map(_has_origin, envelopes)) and all(is_countable(each.get("hops", 0)) for each in envelopes)
+
+
+def remembers(items: Items) -> bool:
+    """Return whether the id of any item is remembered after it is settled."""
+    return any("once" in document for document in map(_envelope, items))

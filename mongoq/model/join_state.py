@@ -48,7 +48,14 @@ def value_key(value: Any) -> str:
     if isinstance(value, Decimal128):
         value = value.to_decimal()
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        document = _number(value)
+        # In one form that is the same for all equal numbers.
+        exact = Decimal(value)
+        if not exact.is_finite():
+            raise Unjoinable(f"is {value}, which is no number to look for")
+        if not -VALUE_BYTES < exact.adjusted() < VALUE_BYTES:
+            raise Unjoinable("is a number of very many digits")
+        text = f"{exact:f}" if exact else "0"
+        document: dict[str, Any] = {"number": text.rstrip("0").rstrip(".") if "." in text else text}
     elif isinstance(value, bool | str | bytes | ObjectId | UUID | datetime):
         document = {"": value}
     else:
@@ -61,19 +68,6 @@ def value_key(value: Any) -> str:
 
 
 _OPTIONS: bson.CodecOptions[Any] = bson.CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=True)
-
-
-def _number(value: Any) -> dict[str, Any]:
-    """Return a number in one form that is the same for all equal numbers."""
-    exact = Decimal(value)
-    if not exact.is_finite():
-        raise Unjoinable(f"is {value}, which is no number to look for")
-    if not exact:
-        return {"number": "0"}
-    if not -VALUE_BYTES < exact.adjusted() < VALUE_BYTES:
-        raise Unjoinable("is a number of very many digits")
-    text = f"{exact:f}"
-    return {"number": text.rstrip("0").rstrip(".") if "." in text else text}
 
 
 def rendezvous_id(join: str, key: str) -> str:
@@ -134,10 +128,6 @@ class _Line:
     missed: int = 0
     stored: int = 0
 
-    def fields(self, queue: str) -> dict[str, Any]:
-        """Return the fields to store."""
-        return {"queue": queue, "come": self.come, "taken": self.taken, "missed": self.missed}
-
 
 class JoinState:
     """The state of one value: for each queue, the places given out, the places past, and the partners given up.
@@ -152,7 +142,7 @@ class JoinState:
     def __init__(self, key: str, queues: Iterable[str], document: Document | None) -> None:
         self.key = key
         self.stored = document is not None
-        self._lines = _lines(document.get("lines")) if document is not None else {}
+        self._lines = _read_lines(document.get("lines")) if document is not None else {}
         self._queues = tuple(queues)
         for queue in self._queues:
             self._lines.setdefault(queue, _Line())
@@ -230,18 +220,16 @@ class JoinState:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields to store."""
-        return {"lines": [line.fields(queue) for queue, line in self._lines.items()]}
+        lines = self._lines.items()
+        return {"lines": [{"queue": q, "come": n.come, "taken": n.taken, "missed": n.missed} for q, n in lines]}
 
 
-def _lines(entries: Any) -> dict[str, _Line]:
+def _read_lines(entries: Any) -> dict[str, _Line]:
     """Return the stored lines; values of other programs count as 0."""
     lines = {}
-    for line in entries if isinstance(entries, list) else []:
-        if isinstance(line, Mapping) and isinstance(line.get("queue"), str):
-            come = _count(line.get("come"))
-            lines[line["queue"]] = _Line(come, _count(line.get("taken")), _count(line.get("missed")), come)
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, Mapping) and isinstance(entry.get("queue"), str):
+            given = [entry.get(name) for name in ("come", "taken", "missed")]
+            come, taken, missed = (max(number, 0) if isinstance(number, int) else 0 for number in given)
+            lines[entry["queue"]] = _Line(come, taken, missed, come)
     return lines
-
-
-def _count(value: Any) -> int:
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from mongoq.model.clock import milliseconds, time_of
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.model.permits import PermitHolder, read_holders
-from mongoq.model.rate import Pace
 from mongoq.model.settings import QueueSettings
 
 
@@ -56,10 +55,7 @@ class QueueLimits:
     def to_document(self) -> dict[str, Any]:
         """Return the limits as values of JSON."""
         return {
-            "max_running": self.max_running,
-            "rate": self.rate,
-            "burst": self.burst,
-            "permits": self.permits,
+            **{name: getattr(self, name) for name in ("max_running", "rate", "burst", "permits")},
             "holders": [
                 {
                     "worker": holder.by,
@@ -99,31 +95,109 @@ def make_limits(
 
     What another program has stored there in another form counts as nothing. ``exact`` for a clock that stands still.
     """
+    holders: list[PermitHolder] = []
+    next_start, pace = None, settings.make_pace(exact=exact)
+    if settings.max_running is not None:
+        with suppress(AttributeError, KeyError, TypeError):
+            holders = sorted(read_holders(permits, now), key=lambda each: (-each.number, each.since, each.by))
+    if pace is not None and bucket is not None:
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            # A bucket that was written under another rate: the interval of this one holds for its next start.
+            first = float(bucket["next"]) - float(bucket["interval"]) + pace.interval
+            next_start = time_of(math.ceil(first)) if first > milliseconds(now) else None
     return QueueLimits(
         settings.name,
         now,
-        settings.max_running,
-        settings.rate,
-        settings.burst,
-        () if settings.max_running is None else _find_holders(permits, now),
-        _find_next_start(settings.make_pace(exact=exact), bucket, now),
+        max_running=settings.max_running,
+        rate=settings.rate,
+        burst=settings.burst,
+        holders=tuple(holders),
+        next_start=next_start,
     )
 
 
-def _find_holders(document: Mapping[str, Any] | None, now: datetime) -> tuple[PermitHolder, ...]:
-    try:
-        holders = read_holders(document, now)
-        return tuple(sorted(holders, key=lambda holder: (-holder.number, holder.since, holder.by)))
-    except (AttributeError, KeyError, TypeError):
-        return ()
+# --- permits -------------------------------------------------------------------------------------
+
+TENURE = timedelta(seconds=2)
+"""Time for which a worker comes before others that ask for the same permits; then another one has its turn."""
 
 
-def _find_next_start(pace: Pace | None, bucket: Mapping[str, Any] | None, now: datetime) -> datetime | None:
-    if pace is None or bucket is None:
-        return None
-    try:
-        # A bucket that was written under another rate: the interval of this one holds for its next start.
-        first = float(bucket["next"]) - float(bucket["interval"]) + pace.interval
-        return time_of(math.ceil(first)) if first > milliseconds(now) else None
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
+@dataclass(frozen=True, slots=True)
+class PermitHolder:
+    """A worker that holds permits of a queue, or asks for some; part of ``queue.limits()``.
+
+    Attributes:
+        by: name of the worker, as in ``broker.workers()``.
+        number: permits that it holds: runs that it may have at a time.
+        wanted: permits that it could use.
+        since: time since which it asks, or since which it has its present turn.
+        until: end of the lease of its permits, or of its request.
+    """
+
+    by: str
+    number: int
+    wanted: int
+    since: datetime
+    until: datetime
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the holder as it is stored."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def read_holders(document: Mapping[str, Any] | None, now: datetime) -> list[PermitHolder]:
+    """Return the workers with leases that have not ended."""
+    stored = (document or {}).get("holders", [])
+    holders = [PermitHolder(*(entry[name] for name in PermitHolder.__slots__)) for entry in stored]
+    return [holder for holder in holders if holder.until > now]
+
+
+def share_permits(limit: int, wanted: Sequence[int]) -> list[int]:
+    """Divide permits: each gets what it wants, or as much as the others; the first ones get what cannot be divided."""
+    shares = [0] * len(wanted)
+    asking = [place for place, number in enumerate(wanted) if number > 0]
+    while asking and limit > 0:
+        each = limit // len(asking)
+        if each == 0:
+            for place in asking[:limit]:
+                shares[place] += 1
+            break
+        for place in asking:
+            more = min(each, wanted[place] - shares[place])
+            shares[place] += more
+            limit -= more
+        asking = [place for place in asking if shares[place] < wanted[place]]
+    return shares
+
+
+class PermitPlan(NamedTuple):
+    """What a worker may have now: a number of permits, and its place in the line, by the time since which it asks."""
+
+    number: int
+    since: datetime
+
+
+def plan_permits(
+    limit: int, others: Sequence[PermitHolder], mine: PermitHolder | None, *, occupied: int, wanted: int, now: datetime
+) -> PermitPlan:
+    """Return how many permits a worker may hold now: at least one for each of its ``occupied`` runs, which go on.
+
+    A worker that holds more than its share, while others ask, takes no permit again; its runs give them back as they
+    end. Those that ask longest come first where permits cannot be divided: of more workers than permits, and of the
+    rest of the division. After ``TENURE`` the worker that has such a permit goes behind the others.
+    """
+    free = max(limit - sum(holder.number for holder in others), 0)
+    since = now if mine is None else mine.since
+    share = _find_share(limit, others, since, wanted)
+    if mine is not None and mine.number:
+        began = max([since, *(holder.since for holder in others if holder.number)])
+        last = _find_share(limit, others, now, wanted)
+        if now - began >= TENURE and last < share:
+            since, share = now, last
+    return PermitPlan(max(occupied, min(wanted, free, share)), since)
+
+
+def _find_share(limit: int, others: Sequence[PermitHolder], since: datetime, wanted: int) -> int:
+    """Return the share of a worker that asks since a time; at the same time the others come behind it."""
+    order = sorted([*((holder.since, 1, holder.wanted) for holder in others), (since, 0, wanted)])
+    return share_permits(limit, [number for _, _, number in order])[order.index((since, 0, wanted))]

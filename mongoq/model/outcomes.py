@@ -140,7 +140,7 @@ class Release(Outcome):
     in_line: bool = False
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Move(Outcome):
     """An item goes on to another queue, as by ``queue.move``. The arguments are checked when the outcome is applied.
 
@@ -168,44 +168,6 @@ class Move(Outcome):
     headers: Mapping[str, Any] | None = KEEP
     sequence: str | None = None
     expires: Expires | None = None
-
-    def __init__(
-        self,
-        to: Any,
-        *,
-        payload: Any = KEEP,
-        patch: Mapping[str, Mapping[str, Any]] | None = None,
-        delay: Duration | None = None,
-        when: datetime | None = None,
-        priority: int | None = None,
-        headers: Mapping[str, Any] | None = KEEP,
-        sequence: str | None = None,
-        expires: Expires | None = None,
-    ) -> None:
-        # A batch makes thousands of outcomes, and setting a frozen attribute takes five times as long.
-        attributes = self.__dict__
-        attributes["to"] = to
-        # A subclass may have class attributes of these names, so all are set on the instance.
-        if type(self) is not Move:
-            attributes.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
-            attributes.update(sequence=sequence, expires=expires)
-            return
-        if payload is not KEEP:
-            attributes["payload"] = payload
-        if patch is not None:
-            attributes["patch"] = patch
-        if delay is not None:
-            attributes["delay"] = delay
-        if when is not None:
-            attributes["when"] = when
-        if priority is not None:
-            attributes["priority"] = priority
-        if headers is not KEEP:
-            attributes["headers"] = headers
-        if sequence is not None:
-            attributes["sequence"] = sequence
-        if expires is not None:
-            attributes["expires"] = expires
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,20 @@
-"""Settings of a queue: lease, history, retries, dead queue, limits. Stored with it, so that all processes agree."""
+"""Settings of a queue: lease, history, retries, dead queue, limits. Stored with it, so that all processes agree.
+
+``QueueSettings`` defines each setting once: its name, type, default and check, and in the docstring what it means. All
+that is stored, checked or shown as a form is made from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Final, Literal, get_args
+from functools import partial
+from typing import Any, Final, Literal
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration, queue_name
+from mongoq.model.arguments import DEAD_SUFFIX, choice, count, duration, queue_name
 from mongoq.model.rate import EXAMPLE, Pace, make_pace, parse_rate
-
-DEFAULT_LEASE = timedelta(seconds=30)
-"""Lease of a queue without the option."""
-DEFAULT_MAX_RETRIES = 10
-"""Retries of a queue without the option."""
 
 DEFAULT_MAX_IN_SEQUENCE = 1
 """Items of one sequence that are handed out at a time, in a queue without the option."""
@@ -25,11 +25,6 @@ OnExpired = Literal["history", "dead"]
 """Where an item goes that was not started in time."""
 OnDead = Literal["continue", "hold"]
 """What happens to a sequence whose item becomes a dead letter."""
-SETTINGS = (
-    *("lease", "history", "max_retries", "dead", "max_running", "rate", "burst"),
-    *("max_in_sequence", "on_expired", "on_dead"),
-)
-"""Names of all settings of a queue."""
 
 
 class Default:
@@ -61,9 +56,24 @@ KEEP: Any = _Keep()
 """Stands for a payload or headers that stay as they are, and for the session of the block that a call is in."""
 
 
+def _check_limit(value: Any, option: str) -> int:
+    try:
+        return count(value, option)
+    except ArgumentInvalid as error:
+        example = {"max_running": 8, "burst": 10}[option]
+        hint = f"for example {option}={example}, or None for no limit"
+        raise ArgumentInvalid(option, f"{error.problem}; {hint}") from None
+
+
+def _check_length(value: Any, option: str) -> timedelta:
+    return duration(value, option, zero=False)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
     """The settings in effect for a queue.
+
+    The ``check`` of a setting returns a value in the form used inside, given the value and the name of the setting.
 
     Attributes:
         name: name of the queue.
@@ -82,16 +92,16 @@ class QueueSettings:
     """
 
     name: str
-    lease: timedelta = DEFAULT_LEASE
-    history: timedelta | None = None
-    max_retries: int | None = DEFAULT_MAX_RETRIES
-    dead: str | None = None
-    max_running: int | None = None
-    rate: str | None = None
-    burst: int | None = None
-    max_in_sequence: int = DEFAULT_MAX_IN_SEQUENCE
-    on_expired: OnExpired = "history"
-    on_dead: OnDead = "continue"
+    lease: timedelta = field(default=timedelta(seconds=30), metadata={"check": _check_length})
+    history: timedelta | None = field(default=None, metadata={"check": _check_length})
+    max_retries: int | None = field(default=10, metadata={"check": partial(count, least=0)})
+    dead: str | None = field(default=None, metadata={"check": queue_name})
+    max_running: int | None = field(default=None, metadata={"check": _check_limit})
+    rate: str | None = field(default=None, metadata={"check": lambda value, _option: parse_rate(value).text})
+    burst: int | None = field(default=None, metadata={"check": _check_limit})
+    max_in_sequence: int = field(default=DEFAULT_MAX_IN_SEQUENCE, metadata={"check": count})
+    on_expired: OnExpired = field(default="history", metadata={"check": partial(choice, choices=OnExpired)})
+    on_dead: OnDead = field(default="continue", metadata={"check": partial(choice, choices=OnDead)})
 
     @property
     def holds_sequences(self) -> bool:
@@ -122,6 +132,11 @@ class QueueSettings:
         return self.max_retries is not None and attempts > self.max_retries
 
 
+_FIELDS = {each.name: each for each in fields(QueueSettings) if each.metadata}
+SETTINGS = tuple(_FIELDS)
+"""Names of all settings of a queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
     """Checked options of a handle; options that were not given are left out.
@@ -146,19 +161,20 @@ def queue_options(name: Any, **options: Any) -> QueueOptions:
 
 def check_source(settings: Any) -> SettingsFrom:
     """Check the option ``settings`` of brokers and workers."""
-    if settings not in get_args(SettingsFrom):
-        raise ArgumentInvalid("settings", f"'stored' or 'code', not {settings!r:.60}")
-    return settings  # type: ignore[no-any-return]
+    return choice(settings, "settings", SettingsFrom)  # type: ignore[no-any-return]
 
 
 def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> None:
     """Refuse settings that need a dead queue for a queue without one; ``dead`` is its dead queue if none is given."""
-    if options.get("max_retries") is not None and options.get("dead", dead) is None:
-        raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
-    if options.get("on_expired") == "dead" and options.get("dead", dead) is None:
-        raise ArgumentInvalid("on_expired", f"queue {name!r} has no dead queue that could take expired items")
-    if options.get("on_dead") == "hold" and options.get("dead", dead) is None:
-        raise ArgumentInvalid("on_dead", f"queue {name!r} has no dead queue whose letters could hold sequences")
+    if options.get("dead", dead) is not None:
+        return
+    problem = f"queue {name!r} has no dead queue"
+    if options.get("max_retries") is not None:
+        raise ArgumentInvalid("max_retries", f"{problem} that could take what exceeds it")
+    if options.get("on_expired") == "dead":
+        raise ArgumentInvalid("on_expired", f"{problem} that could take expired items")
+    if options.get("on_dead") == "hold":
+        raise ArgumentInvalid("on_dead", f"{problem} whose letters could hold sequences")
 
 
 def check_burst(options: Mapping[str, Any], *, rate: str | None) -> None:
@@ -167,70 +183,22 @@ def check_burst(options: Mapping[str, Any], *, rate: str | None) -> None:
         raise ArgumentInvalid("burst", f"it goes with a rate, and there is none; give rate= as well: {EXAMPLE}")
 
 
-def check_options(
-    name: str,
-    *,
-    lease: Duration | Default | None = DEFAULT,
-    history: Duration | Default | None = DEFAULT,
-    max_retries: int | Default | None = DEFAULT,
-    dead: str | Default | None = DEFAULT,
-    max_running: int | Default | None = DEFAULT,
-    rate: str | Default | None = DEFAULT,
-    burst: int | Default | None = DEFAULT,
-    max_in_sequence: int | Default = DEFAULT,
-    on_expired: OnExpired | Default = DEFAULT,
-    on_dead: OnDead | Default = DEFAULT,
-) -> dict[str, Any]:
+def check_options(name: str, **options: Any) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
-    values: dict[str, Any] = {}
-    if lease is not None and not isinstance(lease, Default):
-        values["lease"] = duration(lease, "lease", zero=False)
-    if not isinstance(history, Default):
-        values["history"] = None if history is None else duration(history, "history", zero=False)
-    if not isinstance(max_retries, Default):
-        values["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
-    if not isinstance(dead, Default):
-        values["dead"] = None if dead is None else _dead_queue(name, dead)
-    values |= _check_limits(max_running=max_running, rate=rate, burst=burst)
-    if not isinstance(max_in_sequence, Default):
-        values["max_in_sequence"] = count(max_in_sequence, "max_in_sequence", least=1)
-    if not isinstance(on_expired, Default):
-        if on_expired not in get_args(OnExpired):
-            raise ArgumentInvalid("on_expired", f"'history' or 'dead', not {on_expired!r:.60}")
-        values["on_expired"] = on_expired
-    if not isinstance(on_dead, Default):
-        if on_dead not in get_args(OnDead):
-            raise ArgumentInvalid("on_dead", f"'continue' or 'hold', not {on_dead!r:.60}")
-        values["on_dead"] = on_dead
+    values = only_given(**options)
+    if values.get("lease", ...) is None:
+        del values["lease"]  # as if it was not given
+    for option, value in values.items():
+        setting = _FIELDS[option]
+        if value is not None or "None" not in str(setting.type):
+            values[option] = setting.metadata["check"](value, option)
+    if values.get("dead") == name:
+        raise ArgumentInvalid("dead", f"queue {name!r} cannot be its own dead queue")
     return values
-
-
-def _check_limits(**limits: Any) -> dict[str, Any]:
-    """Return the given limits of runs."""
-    values = only_given(**limits)
-    if values.get("rate") is not None:
-        values["rate"] = parse_rate(values["rate"]).text
-    for option, example in (("max_running", "max_running=8"), ("burst", "burst=10")):
-        if values.get(option) is not None:
-            values[option] = _limit(values[option], option, example)
-    return values
-
-
-def _limit(value: Any, option: str, example: str) -> int:
-    try:
-        return count(value, option)
-    except ArgumentInvalid as error:
-        raise ArgumentInvalid(option, f"{error.problem}; for example {example}, or None for no limit") from None
 
 
 def _default_dead(name: str) -> str | None:
     return None if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
-
-
-def _dead_queue(name: str, dead: str) -> str:
-    if queue_name(dead, "dead") == name:
-        raise ArgumentInvalid("dead", f"queue {name!r} cannot be its own dead queue")
-    return dead
 
 
 def resolve_settings(name: str, values: Mapping[str, Any]) -> QueueSettings:
@@ -255,9 +223,6 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
     values = {option: settings[option] for option in SETTINGS if option in settings}
-    for option in ("max_retries", "max_in_sequence", "max_running", "burst"):
-        number = values.get(option)
-        # A shell writes every number as a float.
-        if isinstance(number, float) and number.is_integer():
-            values[option] = int(number)
-    return check_options(name, **values)
+    # A shell writes every number as a float.
+    whole = {k: int(value) for k, value in values.items() if isinstance(value, float) and value.is_integer()}
+    return check_options(name, **(values | whole))

@@ -42,13 +42,9 @@ def entry_time(document: Mapping[str, Any]) -> Any:
 
 def consumer_name(value: Any) -> str:
     """Return the name of a stream's consumer: not empty, at most 120 bytes, without NUL."""
-    name = text(value, "consumer", NAME_BYTES)
+    name = text(value, "consumer", NAME_BYTES, whole=True)
     if not name.strip() or "\0" in name:
         raise ArgumentInvalid("consumer", "a name that is not empty and holds no NUL")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ArgumentInvalid("consumer", "a name cannot hold lone surrogates") from None
     return name
 
 
@@ -59,13 +55,9 @@ def stream_id(consumer: str) -> str:
 
 def pack(ids: Iterable[Any]) -> tuple[bytes, list[Any]]:
     """Return the ObjectIds among ids in 12 bytes each, and the other ids, which other programs made."""
-    packed, unpacked = [], []
-    for id in ids:
-        if type(id) is ObjectId:
-            packed.append(id.binary)
-        else:
-            unpacked.append(id)
-    return b"".join(packed), unpacked
+    listed = list(ids)
+    packed = b"".join(id.binary for id in listed if type(id) is ObjectId)
+    return packed, [id for id in listed if type(id) is not ObjectId]
 
 
 def unpack(packed: bytes, other_ids: Sequence[Any]) -> list[Any]:

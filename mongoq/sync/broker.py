@@ -21,9 +21,9 @@ from mongoq.model.arguments import Duration, Id, duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
+from mongoq.model.item import Hop
 from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
-from mongoq.model.trail import Hop
 from mongoq.protocol import admin, insight
 from mongoq.protocol.base import bootstrap, transaction
 from mongoq.protocol.base.bootstrap import find_faults, find_notes

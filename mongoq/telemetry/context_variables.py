@@ -10,8 +10,8 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count
+from mongoq.model.envelope import CONTEXT_PREFIX
 from mongoq.model.item import Item
-from mongoq.model.trace_headers import CONTEXT_PREFIX
 
 logger = logging.getLogger("mongoq.telemetry")
 

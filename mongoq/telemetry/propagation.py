@@ -13,8 +13,8 @@ from opentelemetry.trace import Span, SpanContext, get_current_span, set_span_in
 
 from mongoq.errors import PayloadTooLarge
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
+from mongoq.model.envelope import LINKS, TRACEPARENT, trace_links
 from mongoq.model.item import Item
-from mongoq.model.trace_headers import LINKS, TRACEPARENT, trace_links
 from mongoq.telemetry.context_variables import ContextVariables
 
 logger = logging.getLogger("mongoq.telemetry")

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, get_args
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
-from mongoq.model.rate_key import RateKey, check_rate_key
+from mongoq.model.rate import RateKey, check_rate_key
 from mongoq.model.settings import Default
 from mongoq.protocol.claim.filtering import ItemFilter
 from mongoq.protocol.flow import WakeEvent

@@ -19,7 +19,7 @@ from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.encoding.extended_json import read_json, read_time
-from mongoq.model.filters import where_filter
+from mongoq.model.operators import where_filter
 
 __all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE"]
 

@@ -19,10 +19,7 @@ from mongoq.model.arguments import UNIT_MILLISECONDS, moment
 JSON_OPTIONS = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, tz_aware=True, uuid_representation=UuidRepresentation.STANDARD
 )
-AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-"""Unit of a time ago, by its letter."""
-DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-"""Units of durations, with their seconds."""
+WEEK_MILLISECONDS = 7 * UNIT_MILLISECONDS["d"]
 NONE: Final = "none"
 """Text of a setting without a value."""
 AGO = re.compile(r"(\d{1,9})([smhdw])")
@@ -95,8 +92,8 @@ def duration_text(length: timedelta) -> str:
         return f"{seconds:.3g}s"
     rest = int(seconds)
     parts: list[str] = []
-    for unit, size in DURATION_UNITS:
-        number, rest = divmod(rest, size)
+    for unit in "dhms":
+        number, rest = divmod(rest, UNIT_MILLISECONDS[unit] // 1000)
         if number or parts:
             parts.append(f"{number}{unit}" if number else "")
     return " ".join(filter(None, parts[:2])) or "0s"
@@ -122,7 +119,7 @@ def read_time(text: str) -> datetime | timedelta:
     """
     if ago := AGO.fullmatch(text):
         try:
-            return timedelta(**{AGO_UNITS[ago[2]]: int(ago[1])})
+            return timedelta(milliseconds=int(ago[1]) * UNIT_MILLISECONDS.get(ago[2], WEEK_MILLISECONDS))
         except OverflowError:
             raise ValueError(f"{text!r} is too long ago") from None
     try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from functools import cache
 from operator import attrgetter
 
@@ -34,14 +33,7 @@ os.register_at_fork(after_in_child=_process)  # while it has one thread: later o
 
 def new_id() -> ObjectId:
     """Return a new ObjectId, as ``new_ids`` makes them."""
-    try:
-        with ObjectId._inc_lock:
-            place = ObjectId._inc
-            ObjectId._inc = (place + 1) % COUNTER_VALUES
-        return ObjectId((int(time.time()) & SECONDS_MASK).to_bytes(4) + _process() + place.to_bytes(3))
-    except AttributeError:
-        # Another version of the driver may count in another way.
-        return ObjectId()
+    return ObjectId(new_ids(1)[0])
 
 
 def new_ids(number: int) -> list[bytes]:
@@ -51,18 +43,13 @@ def new_ids(number: int) -> list[bytes]:
     when the driver's counter begins again. So of items that are due at the same moment, the one pushed first is claimed
     first.
     """
-    with suppress(AttributeError):
+    try:
+        with ObjectId._inc_lock:
+            # Begin again at 0 if need be; the earlier ids with these numbers are seconds older.
+            first = ObjectId._inc if ObjectId._inc + number <= COUNTER_VALUES else 0
+            ObjectId._inc = (first + number) % COUNTER_VALUES
+    except AttributeError:
         # Another version of the driver may count in another way.
-        return _count_up(number)
-    return sorted(ObjectId().binary for _ in range(number))
-
-
-def _count_up(number: int) -> list[bytes]:
-    with ObjectId._inc_lock:
-        first = ObjectId._inc
-        if first + number > COUNTER_VALUES:
-            # Begin again at 0; the earlier ids with these numbers are seconds older.
-            first = 0
-        ObjectId._inc = (first + number) % COUNTER_VALUES
+        return sorted(ObjectId().binary for _ in range(number))
     head = (int(time.time()) & SECONDS_MASK).to_bytes(4) + _process()
     return [head + place.to_bytes(3) for place in range(first, first + number)]

@@ -18,7 +18,7 @@ with exactly the bytes that are sent, and compares the result with the original 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import bson
-from bson import Binary, DatetimeMS, Decimal128
+from bson import Binary, Code, DatetimeMS, DBRef, Decimal128
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
@@ -37,6 +37,8 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.encoding.error_text import spoken
 
 M = TypeVar("M")
+NESTING_LIMIT = 100
+"""Levels of a value, at most."""
 _PLAIN_TYPES = (str, bool, int, float, bytes, datetime, UUID)
 _BY_IDENTITY: Any = object.__eq__
 _SECRETS = (SecretStr, SecretBytes)
@@ -60,20 +62,24 @@ class TypedValues(Generic[M]):
         """Validate a payload, and return it in a form that BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
-            return Dumped(self, value, self.to_stored(value), argument)
-        except _Unstorable as error:
-            raise PayloadInvalid(argument + error.path, error.problem) from error.__cause__
+            dumped = self._dump_python(value)
         except Exception as error:
             # Validators and serializers are the user's, and may raise anything.
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
+        try:
+            return Dumped(self, value, _convert_dumped(dumped), argument)
+        except Exception as failure:
+            path, part, cause = find_culprit(argument, dumped, failure, lambda part, _depth: _convert_dumped(part))
+            problem = f"does not fit the queue's model: {explain(cause)}"
+            if isinstance(part, Decimal):
+                problem = "a Decimal that Decimal128 cannot hold, which has 34 digits; store a string"
+            if isinstance(part, _SECRETS):
+                problem = "a secret would be stored as asterisks; declare a str, or serialize it yourself"
+            raise PayloadInvalid(path, problem) from cause
 
     def to_stored(self, value: M) -> Any:
-        """Return the stored form of a validated value."""
-        dumped = self._dump_python(value)
-        try:
-            return _convert_dumped(dumped)
-        except Exception as error:
-            raise _culprit("", dumped, error) from error
+        """Return the stored form of a validated value; raises any error for one that cannot be stored."""
+        return _convert_dumped(self._dump_python(value))
 
     def _dump_python(self, value: M) -> Any:
         try:
@@ -124,7 +130,12 @@ class Dumped(Generic[M]):
             unsure: list[Any] = []
             different = None if _same(self._value, again, unsure) else _difference(self._value, again)
             if different is None and unsure:
-                different = None if self._is_stored_alike(again, returned) else ""
+                # Values that cannot be compared: their stored bytes can.
+                stored = (
+                    bson.encode({"": each}, codec_options=_OPTIONS)
+                    for each in (self._values.to_stored(again), returned)
+                )
+                different = None if next(stored) == next(stored) else ""
         except Exception as error:  # a validator of the user's may raise anything
             returned_as = "as BSON returns it, with times in UTC and cut to milliseconds"
             problem = f"does not fit the queue's model {returned_as}: {explain(error)}"
@@ -136,11 +147,6 @@ class Dumped(Generic[M]):
                 "(an excluded field, a serializer, a subclass, a union, clashing aliases, a value made of a time, "
                 "a field typed Any); give the field the exact type of its value",
             )
-
-    def _is_stored_alike(self, again: M, returned: Any) -> bool:
-        """Return whether the value that came back has the same stored bytes, for values that cannot be compared."""
-        dumped = {"": self._values.to_stored(again)}
-        return bson.encode(dumped, codec_options=_OPTIONS) == bson.encode({"": returned}, codec_options=_OPTIONS)
 
 
 def _kinds_asked_for(error: ValidationError) -> dict[int, type]:
@@ -171,8 +177,6 @@ def _same(one: Any, other: Any, unsure: list[Any]) -> bool:
     Private attributes of models and values that compare by identity are ignored. A value that cannot be compared counts
     as equal, and is added to ``unsure``.
     """
-    if isinstance(one, BaseModel):
-        return type(one) is type(other) and _same(_fields(one), _fields(other), unsure)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(part, other[key], unsure) for key, part in one.items())
     if isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
@@ -182,7 +186,7 @@ def _same(one: Any, other: Any, unsure: list[Any]) -> bool:
         return set(map(_comparable, one)) == set(map(_comparable, other))
     if type(one) is type(other) and type(one).__eq__ is _BY_IDENTITY:
         return True
-    if is_dataclass(one) and not isinstance(one, type):
+    if isinstance(one, BaseModel) or (is_dataclass(one) and not isinstance(one, type)):
         return type(one) is type(other) and _same(_attributes(one), _attributes(other), unsure)
     return _equal(one, other, unsure)
 
@@ -195,16 +199,13 @@ def _equal(one: Any, other: Any, unsure: list[Any]) -> bool:
             raise TypeError("no bool")
         return equal or bool(one != one and other != other)  # noqa: PLR0124  # NaN
     except Exception:
-        # Arrays, frames, signalling NaN.
+        # Arrays, frames, signalling NaN: compare facts that their stored form may lack, and the index of a frame.
         unsure.append(one)
-        return type(one) is type(other) and _is_alike(one, other)
-
-
-def _is_alike(one: Any, other: Any) -> bool:
-    """Compare facts that the stored form of arrays and frames may lack: types and shapes, and the index of a frame."""
-    if callable(equals := getattr(type(one), "equals", None)):
-        return bool(equals(one, other))
-    return all(getattr(one, name, None) == getattr(other, name, None) for name in ("dtype", "shape"))
+        if type(one) is not type(other):
+            return False
+        if callable(equals := getattr(type(one), "equals", None)):
+            return bool(equals(one, other))
+        return all(getattr(one, name, None) == getattr(other, name, None) for name in ("dtype", "shape"))
 
 
 def _comparable(value: Any) -> Any:
@@ -220,25 +221,22 @@ def _comparable(value: Any) -> Any:
 
 def _difference(one: Any, other: Any) -> str:
     """Return the path to the first part in which two values differ."""
-    for step, part, again in _pairs(one, other):
-        if not _same(part, again, []):
-            return step + _difference(part, again)
-    return ""
-
-
-def _pairs(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts of two values that have the same places."""
     if isinstance(one, BaseModel) and isinstance(other, BaseModel):
-        one, other = _fields(one), _fields(other)
+        one, other = _attributes(one), _attributes(other)
     mine, others = parts(one), dict(parts(other))
-    if mine and len(mine) == len(others) and type(one) is type(other):
+    if len(mine) == len(others) and type(one) is type(other):
         for step, part in mine:
-            if step in others:
-                yield step, part, others[step]
+            if step in others and not _same(part, others[step], []):
+                return step + _difference(part, others[step])
+    return ""
 
 
 def parts(value: Any) -> list[tuple[str, Any]]:
     """Return the parts of a value, each with its step in a path: ``.key`` or ``[place]``."""
+    if isinstance(value, DBRef):
+        value = value.as_doc()
+    if isinstance(value, Code) and value.scope is not None:
+        return [(".scope", value.scope)]
     if isinstance(value, Mapping):
         return [(f".{key}", part) for key, part in value.items() if isinstance(key, str)]
     if isinstance(value, list | tuple):
@@ -246,12 +244,35 @@ def parts(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def _fields(model: BaseModel) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in type(model).model_fields} | (model.model_extra or {})
+def find_culprit(
+    path: str, value: Any, error: Exception, attempt: Callable[[Any, int], Any], depth: int = 1
+) -> tuple[str, Any, Exception]:
+    """Find the part that fails, by trying ever smaller parts: return its path, the part, and its error.
+
+    Args:
+        path: path to the value.
+        value: value for which the attempt fails.
+        error: error of that.
+        attempt: takes a part and its depth.
+        depth: depth of the value.
+    """
+    try:
+        tried = parts(value) if depth <= NESTING_LIMIT else []
+    except Exception:
+        # The class of a value may be the user's, and raise anything.
+        return path, value, error
+    for step, part in tried:
+        try:
+            attempt(part, depth + 1)
+        except Exception as smaller:
+            return find_culprit(path + step, part, smaller, attempt, depth + 1)
+    return path, value, error
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes that a dataclass compares."""
+    """Return the attributes that a model or a dataclass compares, without private ones."""
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
     return {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
 
 
@@ -262,28 +283,6 @@ def explain(error: Exception) -> str:
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     lines = [f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}" for fault in faults[:5]]
     return "; ".join(lines) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
-
-
-class _Unstorable(Exception):
-    """Raised for a value at ``path`` that BSON cannot hold."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path or 'value'}: {problem}")
-        self.path, self.problem = path, problem
-
-
-def _culprit(path: str, value: Any, error: Exception) -> _Unstorable:
-    """Find the part that cannot be stored, by trying ever smaller parts."""
-    for step, part in parts(value):
-        try:
-            _convert_dumped(part)
-        except Exception as smaller:
-            return _culprit(path + step, part, smaller)
-    if isinstance(value, Decimal):
-        return _Unstorable(path, "a Decimal that Decimal128 cannot hold, which has 34 digits; store a string")
-    if isinstance(value, _SECRETS):
-        return _Unstorable(path, "a secret would be stored as asterisks; declare a str, or serialize it yourself")
-    return _Unstorable(path, f"does not fit the queue's model: {explain(error)}")
 
 
 def _convert_dumped(value: Any) -> Any:
@@ -314,14 +313,13 @@ def _key(key: Any) -> str:
 
 
 def _convert_read(value: Any) -> Any:
+    """Return a stored value with Python's decimals; what holds none of them stays the same object."""
+    if isinstance(value, Decimal128):
+        return value.to_decimal()
     if isinstance(value, Mapping):
-        return _rebuilt(value, value.items(), dict)
+        document = {key: _convert_read(part) for key, part in value.items()}
+        return document if any(part is not value[key] for key, part in document.items()) else value
     if isinstance(value, list):
-        return _rebuilt(value, enumerate(value), lambda parts: [part for _, part in parts])
-    return value.to_decimal() if isinstance(value, Decimal128) else value
-
-
-def _rebuilt(value: Any, parts: Iterable[tuple[Any, Any]], build: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
-    restored = [(key, _convert_read(part)) for key, part in parts]
-    changed = any(new is not value[key] for key, new in restored)
-    return build(restored) if changed else value
+        array = list(map(_convert_read, value))
+        return array if any(new is not old for new, old in zip(array, value, strict=True)) else value
+    return value

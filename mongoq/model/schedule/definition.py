@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from mongoq.model.encoding.extended_json import duration_text, time_text
 from mongoq.model.schedule.timetable import (
     DEFAULT_HORIZON,
     LATE,
+    Cron,
     Missed,
     Timetable,
     check_missed,
@@ -80,32 +81,41 @@ class Tick:
         return {"name": self.name, "at": self.at, "timezone": self.timezone, "extra": self.extra}
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A schedule, checked; durations are ``timedelta``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schedule:
+    """What a schedule in code and a stored one have in common, checked; durations are ``timedelta``.
 
-    ``AsyncBroker.schedule`` describes the options that users give; here are the others.
+    ``AsyncBroker.schedule`` describes the options that users give.
 
     Attributes:
         source: what the payload of an item is made of.
-        wrapped: the payload as ``{"payload": payload}`` in BSON; ``None`` unless it is one value.
-        headers: the headers in the form to send, or ``None``.
-        function: name of the function that code gives, or ``None``.
+        headers: the headers of its items, in a form to send, or ``None``.
     """
 
     name: str
     queue: str
     timetable: Timetable
     source: Source
-    wrapped: bytes | None
     headers: Any
     priority: int
     missed: Missed
     horizon: timedelta | None
     jitter: timedelta
     version: int
-    function: str | None = None
     expires: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition(_Schedule):
+    """A schedule that code defines.
+
+    Attributes:
+        wrapped: the payload as ``{"payload": payload}`` in BSON; ``None`` unless it is one value.
+        function: name of the function that code gives, or ``None``.
+    """
+
+    wrapped: bytes | None
+    function: str | None = None
 
     @property
     def id(self) -> str:
@@ -130,11 +140,12 @@ class Definition:
             "headers": self.headers,
             "payload": None if self.wrapped is None else encoding.unwrap("payload", self.wrapped),
         }
-        # Not ``expires``: the TTL index goes by that field. Without it the digest is that of earlier versions.
-        within = {} if self.expires is None else {"start_within": self.expires.total_seconds()}
+        if self.expires is not None:
+            # Not ``expires``: the TTL index goes by that field. Without it the digest is that of earlier versions.
+            fields["start_within"] = self.expires.total_seconds()
         # Not by comparing with the document: that has been through the decoder, by the options of any collection.
-        digest = hashlib.sha256(bson.encode({**fields, **within}, codec_options=encoding.options)).hexdigest()
-        return {**fields, **within, "digest": digest}
+        digest = hashlib.sha256(bson.encode(fields, codec_options=encoding.options)).hexdigest()
+        return {**fields, "digest": digest}
 
 
 def define(
@@ -142,21 +153,15 @@ def define(
     encoding: Encoding,
     codec: Codec[Any],
     *,
-    queue: Any,
     cron: Any = None,
     every: Any = None,
     at: Any = None,
     timezone: Any = None,
     start: Any = None,
     payload: Any,
-    make: Callable[[Tick], Any] | None = None,
+    make: Any = None,
     headers: Any = None,
-    priority: Any = 0,
-    missed: Any = "last",
-    horizon: Duration | None = None,
-    jitter: Duration | None = None,
-    expires: Any = None,
-    version: Any = 0,
+    **options: Any,
 ) -> Definition:
     """Check the arguments of a schedule.
 
@@ -164,62 +169,66 @@ def define(
         ArgumentInvalid: one of them cannot be used.
         ModuleNotFoundError: a cron expression without cronsim.
     """
-    queue_name(name, "name")
-    rule, far = check_missed(missed, horizon)
+    checked = _check_options(name, **options)
     has_value = not isinstance(payload, Default)
-    if make is not None:
-        if has_value:
-            raise ArgumentInvalid("make", "makes the payload; give either payload= or make=, not both")
-        _check_make(make)
-    spread = timedelta(0) if jitter is None else duration(jitter, "jitter")
+    if make is not None and has_value:
+        raise ArgumentInvalid("make", "makes the payload; give either payload= or make=, not both")
+    if make is not None and (not callable(make) or inspect.iscoroutinefunction(make)):
+        problem = "a plain function of the tick that returns the payload, such as lambda tick: {'day': tick.at}"
+        raise ArgumentInvalid("make", f"{problem}, not {make!r:.60}")
+    wrapped = codec.wrap(payload) if has_value else None
+    if wrapped is not None and len(wrapped) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge("payload", len(wrapped), MAX_PAYLOAD_BYTES)
     return Definition(
-        name=name,
-        queue=queue_name(queue),
         timetable=timetable(cron=cron, every=every, at=at, timezone=timezone, start=start),
         source="value" if has_value else "tick" if make is None else "function",
-        wrapped=_wrap(payload, codec) if has_value else None,
-        headers=_headers(headers, encoding),
-        priority=checked_priority(priority),
-        missed=rule,
-        horizon=far,
-        jitter=spread,
-        version=count(version, "version", least=0),
+        wrapped=wrapped,
+        headers=_check_headers(headers, encoding),
         function=None if make is None else function_name(make),
-        expires=None if expires is None else _check_expires(expires, spread),
+        **checked,
     )
 
 
-def _check_expires(expires: Any, jitter: timedelta) -> timedelta:
-    """Return how long the item of a tick may wait for its start; refuse a time that ``jitter`` may use up."""
+def _check_options(
+    name: Any,
+    *,
+    queue: Any,
+    priority: Any = 0,
+    missed: Any = "last",
+    horizon: Duration | None = None,
+    jitter: Duration | None = None,
+    expires: Any = None,
+    version: Any = 0,
+) -> dict[str, Any]:
+    """Return the options that a schedule in code and a stored one have, checked."""
+    rule, far = check_missed(missed, horizon)
+    spread, within = duration(0 if jitter is None else jitter, "jitter"), None
     if isinstance(expires, datetime):
         raise ArgumentInvalid("expires", "a time from each tick on, such as 600, and no date")
-    length = duration(expires, "expires", zero=False)
-    if length <= jitter:
-        raise ArgumentInvalid("expires", f"must be longer than the jitter of {jitter}, or some items could never start")
-    return length
+    if expires is not None:
+        within = duration(expires, "expires", zero=False)
+        if within <= spread:
+            problem = f"must be longer than the jitter of {spread}, or some items could never start"
+            raise ArgumentInvalid("expires", problem)
+    return {
+        "name": queue_name(name, "name"),
+        "queue": queue_name(queue),
+        "priority": checked_priority(priority),
+        "missed": rule,
+        "horizon": far,
+        "jitter": spread,
+        "version": count(version, "version", least=0),
+        "expires": within,
+    }
 
 
-def _check_make(make: Any) -> None:
-    if not callable(make) or inspect.iscoroutinefunction(make):
-        problem = "a plain function of the tick that returns the payload, such as lambda tick: {'day': tick.at}"
-        raise ArgumentInvalid("make", f"{problem}, not {make!r:.60}")
-
-
-def _wrap(payload: Any, codec: Codec[Any]) -> bytes:
-    wrapped = codec.wrap(payload)
-    if len(wrapped) > MAX_PAYLOAD_BYTES:
-        raise PayloadTooLarge("payload", len(wrapped), MAX_PAYLOAD_BYTES)
-    return wrapped
-
-
-def _headers(headers: Any, encoding: Encoding) -> Any:
+def _check_headers(headers: Any, encoding: Encoding) -> Any:
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
         raise ArgumentInvalid("headers", f"a document, not {type(headers).__name__}")
-    for own in (TICK_HEADER, SCHEDULE_HEADER):
-        if own in headers:
-            raise ArgumentInvalid(f"headers.{own}", "mongoq writes this one itself, from the tick")
+    if own := {TICK_HEADER, SCHEDULE_HEADER} & headers.keys():
+        raise ArgumentInvalid(f"headers.{min(own)}", "mongoq writes this one itself, from the tick")
     return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
 
 
@@ -262,39 +271,26 @@ class ScheduleUnreadable(ValueError):
     """A stored schedule that another program has written, or a later mongoq."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSchedule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSchedule(_Schedule):
     """A schedule as its control document holds it.
 
     Attributes:
         document: the control document.
-        name: name of the schedule.
         identity: id of the schedule, new when it is removed and made anew.
         edition: id of its present definition, new with each change.
         next: the next tick; ``None`` when there is none.
-        headers: the headers of its items, or ``None``.
     """
 
     document: Mapping[str, Any]
-    name: str
     identity: ObjectId
     edition: ObjectId
-    queue: str
-    timetable: Timetable
-    source: Source
     next: datetime | None
-    headers: Any
-    priority: int
-    missed: Missed
-    horizon: timedelta | None
-    jitter: timedelta
-    version: int
-    expires: timedelta | None = None
 
     @property
     def timezone(self) -> str | None:
         """Name of the zone of a cron expression."""
-        return getattr(self.timetable, "timezone", None)
+        return self.timetable.timezone if isinstance(self.timetable, Cron) else None
 
     def remember(self, at: datetime, following: datetime | None) -> timedelta:
         """Return how long the id of a tick is remembered: longer than any process can find the tick due.
@@ -314,42 +310,34 @@ class StoredSchedule:
 
 def read_schedule(document: Mapping[str, Any]) -> StoredSchedule:
     """Return a schedule as it is stored; raises ``ScheduleUnreadable``."""
-    name = str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
+    identity, edition, due = (document.get(field) for field in ("identity", "edition", "next"))
+    source, headers = document.get("source"), document.get("headers")
     try:
-        identity, edition, due = (document.get(field) for field in ("identity", "edition", "next"))
         if not isinstance(identity, ObjectId) or not isinstance(edition, ObjectId):
             raise ScheduleUnreadable("it has no identity")
         if due is not None and not isinstance(due, datetime):
             raise ScheduleUnreadable(f"its next tick is no date: {due!r:.60}")
-        source, horizon = document.get("source"), document.get("horizon")
         if source not in ("value", "tick", "function"):
             raise ScheduleUnreadable(f"its payload is of an unknown kind: {source!r:.60}")
-        missed, far = check_missed(document.get("missed"), horizon)
-        jitter, expires = duration(document.get("jitter"), "jitter"), document.get("start_within")
-        headers = document.get("headers")
         if headers is not None and not isinstance(headers, Mapping):
             raise ScheduleUnreadable("its headers are no document")
+        options = {name: document.get(name) for name in ("queue", "priority", "missed", "horizon", "jitter", "version")}
         return StoredSchedule(
             document=document,
-            name=queue_name(name, "name"),
             identity=identity,
             edition=edition,
-            queue=queue_name(document.get("queue")),
             timetable=from_stored(document.get("what")),
             source=source,
             next=due,
             headers=headers,
-            priority=checked_priority(document.get("priority")),
-            missed=missed,
-            horizon=far,
-            jitter=jitter,
-            version=count(document.get("version"), "version", least=0),
-            expires=None if expires is None else _check_expires(expires, jitter),
+            **_check_options(_name(document), **options, expires=document.get("start_within")),
         )
-    except ScheduleUnreadable:
-        raise
     except ValueError as error:
         raise ScheduleUnreadable(str(error)) from error
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    return str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,12 +399,12 @@ class ScheduleRecord:
         """What is odd about it, for people."""
         late = timedelta(seconds=int(self.late.total_seconds()))
         notes = [
-            (self.paused, "paused"),
-            (bool(self.late), f"late by {duration_text(late)}"),
-            (self.unseen, "in no running code"),
-            (self.trouble is not None, self.trouble or ""),
+            "paused" if self.paused else "",
+            f"late by {duration_text(late)}" if self.late else "",
+            "in no running code" if self.unseen else "",
+            self.trouble or "",
         ]
-        return [text for is_so, text in notes if is_so]
+        return list(filter(None, notes))
 
     def is_unseen_for(self, length: timedelta, now: datetime) -> bool:
         """Return whether it belongs to a function that no process had in its code for a time."""
@@ -424,33 +412,28 @@ class ScheduleRecord:
 
     def to_document(self) -> dict[str, Any]:
         """Return the record as values of JSON."""
-        times = {name: getattr(self, name) for name in ("next", "last", "seen")}
-        return {
+        plain = ("what", "queue", "paused", "missed", "version", "where", "unseen", "trouble", "timezone")
+        local = self.next_local
+        document = {
             "schedule": self.name,
-            "what": self.what,
-            "queue": self.queue,
-            "paused": self.paused,
+            **{field: getattr(self, field) for field in plain},
             "late": self.late.total_seconds(),
-            "missed": self.missed,
-            "version": self.version,
-            "where": self.where,
-            "unseen": self.unseen,
-            "trouble": self.trouble,
             "over": self.is_over,
-            "timezone": self.timezone,
-            "next_local": None if self.next_local is None else self.next_local.isoformat(timespec="milliseconds"),
-            **{name: None if time is None else time_text(time) for name, time in times.items()},
+            "next_local": None if local is None else local.isoformat(timespec="milliseconds"),
         }
+        for field in ("next", "last", "seen"):
+            time = getattr(self, field)
+            document[field] = None if time is None else time_text(time)
+        return document
 
 
 def check_unseen(unseen: Any) -> timedelta:
     """Return the time after which schedules are pruned; refuse one in which running workers may have said nothing."""
     length = duration(unseen, "unseen")
     if length < MIN_UNSEEN:
-        problem = (
-            "30 minutes or more, such as timedelta(hours=1), since running workers say every ten minutes what they"
-        )
-        raise ArgumentInvalid("unseen", f"{problem} have in their code; not {length.total_seconds():g} s")
+        reason = "since running workers say every ten minutes what they have in their code"
+        problem = f"30 minutes or more, such as timedelta(hours=1), {reason}; not {length.total_seconds():g} s"
+        raise ArgumentInvalid("unseen", problem)
     return length
 
 
@@ -459,19 +442,18 @@ def to_record(document: Mapping[str, Any], now: datetime) -> ScheduleRecord:
     try:
         stored = read_schedule(document)
     except ScheduleUnreadable as error:
-        name = str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
-        return ScheduleRecord(name, trouble=f"it cannot be read: {error}")
-    paused, last, seen = document.get("paused") is True, document.get("last"), document.get("seen")
+        return ScheduleRecord(_name(document), trouble=f"it cannot be read: {error}")
+    paused = document.get("paused") is True
+    last, seen = (time if isinstance(time := document.get(field), datetime) else None for field in ("last", "seen"))
     late = timedelta(0) if paused or stored.next is None else now - stored.next
     place = [part for part in (document.get("function"), document.get("by")) if isinstance(part, str)]
-    seen = seen if isinstance(seen, datetime) else None
     needs_code = isinstance(document.get("function"), str)
     return ScheduleRecord(
         name=stored.name,
         what=str(stored.timetable),
         queue=stored.queue,
         next=stored.next,
-        last=last if isinstance(last, datetime) else None,
+        last=last,
         paused=paused,
         late=late if late >= LATE else timedelta(0),
         missed=stored.missed,

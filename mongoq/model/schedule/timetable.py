@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import duration, moment
+from mongoq.model.arguments import choice, duration, moment
 from mongoq.model.clock import EPOCH, MILLISECOND
 
 Missed = Literal["last", "all", "skip"]
@@ -40,22 +40,6 @@ CLOCK_CHANGE = timedelta(hours=3)
 """Time for which a change of the clocks can mislead cronsim, and by which new rules of a zone move a tick: longer than
 any change but one of the date line."""
 CRONSIM_HINT = "cron expressions need cronsim: install mongoq-driver[schedules] (pip install '.[schedules]')"
-
-
-class Timetable(Protocol):
-    """Dates of the ticks of a schedule, in order."""
-
-    def after(self, time: datetime) -> datetime | None:
-        """Return the first tick after a time, in UTC; ``None`` when there is none."""
-        ...
-
-    def latest(self, first: datetime, now: datetime) -> datetime:
-        """Return the last tick up to now; ``first`` if there is none between that and now."""
-        ...
-
-    def to_stored(self) -> dict[str, Any]:
-        """Return the fields that are stored."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +154,10 @@ class Cron:
     def __str__(self) -> str:
         """Return the expression and the zone."""
         return f"cron {self.expression} {self.timezone}"
+
+
+Timetable = Every | Single | Cron
+"""Dates of the ticks of a schedule, in order: the first one ``after`` a time, and the ``latest`` one up to a time."""
 
 
 def _cron_ticks(expression: str, start: datetime) -> Any:
@@ -345,8 +333,7 @@ def select_ticks(
 
 def check_missed(missed: Any, horizon: Any) -> tuple[Missed, timedelta | None]:
     """Check the rule for missed ticks and its horizon."""
-    if missed not in get_args(Missed):
-        raise ArgumentInvalid("missed", f"'last', 'all' or 'skip', not {missed!r:.60}")
+    choice(missed, "missed", Missed)
     if horizon is None:
         return missed, None
     if missed == "skip":

@@ -13,7 +13,7 @@ from unicodedata import category
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 from mongoq.model.arguments import count, duration, expires, priority, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
-from mongoq.model.filters import where_filter
+from mongoq.model.operators import where_filter
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP, Default, check_options
 from mongoq.model.stream_claim import MAX_STREAM_CLAIM_ITEMS

@@ -21,7 +21,7 @@ from mongoq.errors import (
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.codec import Codec, Wrapped
 from mongoq.model.encoding.error_text import name_of, spoken
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, StageMark, id_key
 from mongoq.model.join_state import Unjoinable, qualify, value_key
 from mongoq.model.outcomes import (
     Dead,
@@ -40,7 +40,6 @@ from mongoq.model.outcomes import (
 )
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
-from mongoq.model.trail import StageMark
 from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from mongoq.model.envelope import is_fresh
 from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.model.item import Document
-from mongoq.model.raw import is_fresh
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.retry import retry_once

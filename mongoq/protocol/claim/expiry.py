@@ -24,9 +24,9 @@ from bson import ObjectId
 
 from mongoq.errors import ReservationLost
 from mongoq.model.encoding.ids import new_id
+from mongoq.model.envelope import has_start_by
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Document, Item, has_place, id_key
-from mongoq.model.raw import has_start_by
 from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply

@@ -13,12 +13,11 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid, ReservationLost
-from mongoq.model.filters import where_filter
+from mongoq.model.envelope import trace_to_keep
 from mongoq.model.indexes import CLAIM_FIELDS
-from mongoq.model.item import Document, Item, id_key
+from mongoq.model.item import Document, Item, id_key, is_countable
+from mongoq.model.operators import where_filter
 from mongoq.model.outcomes import Drop, Move, make_unknown_error
-from mongoq.model.trace_headers import trace_to_keep
-from mongoq.model.trail import is_countable
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement, number_found

@@ -19,8 +19,7 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.clock import VirtualClock, milliseconds
-from mongoq.model.limits import QueueLimits, make_limits
-from mongoq.model.permits import PermitHolder, plan_permits, read_holders
+from mongoq.model.limits import PermitHolder, QueueLimits, make_limits, plan_permits, read_holders
 from mongoq.model.process import dice
 from mongoq.model.rate import Block, Bucket, Pace, PutOff, share_slots, take_block
 from mongoq.model.settings import QueueSettings, from_stored, resolve_settings

@@ -21,10 +21,9 @@ from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import TYPE_BYTES, Document, shorten
 from mongoq.model.indexes import CLAIM_ORDER, SEQUENCE_ORDER
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import STAGE_BYTES, Item, id_key, payload_at
 from mongoq.model.sequence import blocked_filter, held_entries, held_target
 from mongoq.model.settings import queue_options
-from mongoq.model.trail import STAGE_BYTES, payload_at
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered

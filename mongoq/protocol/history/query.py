@@ -26,9 +26,9 @@ from mongoq.model.arguments import count, moment
 from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING, CLAIM, CLAIM_FIELDS, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
 from mongoq.model.item import Document, Item
+from mongoq.model.operators import where_filter
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, find_command, find_few, find_undecoded, read_stored_batch
 from mongoq.protocol.base.retry import retry_once

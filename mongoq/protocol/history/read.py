@@ -11,9 +11,8 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Id, count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
-from mongoq.model.item import Item, State
+from mongoq.model.item import Hop, Item, State, trail_of
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id
-from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready

@@ -17,12 +17,20 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES, Duration, Id, count, duration, object_id, queue_name, read_list, text
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import COPY_MARK, MAX_REFUSALS, SKIP, CopyIds, CopyStencil, Replayed, ReplayOrder
+from mongoq.model.copies import (
+    COPY_MARK,
+    MAX_REFUSALS,
+    SKIP,
+    CopyIds,
+    CopyStencil,
+    Cutter,
+    Replayed,
+    ReplayOrder,
+    fields_of,
+)
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import new_envelope, origin_document, shorten
-from mongoq.model.item import Document, Item
-from mongoq.model.raw import Cutter, fields_of
-from mongoq.model.trail import payload_at
+from mongoq.model.item import Document, Item, payload_at
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready

@@ -20,12 +20,19 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.encoding.codec import SIZE_LIMIT
-from mongoq.model.envelope import new_envelope
-from mongoq.model.item import Document, Item, has_place, id_key, with_stored
+from mongoq.model.envelope import join_headers, new_envelope
+from mongoq.model.item import (
+    LARGE_PAYLOAD_BYTES,
+    MAX_HOPS,
+    Document,
+    Item,
+    has_place,
+    id_key,
+    with_stored,
+    without_payloads,
+)
 from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.model.log_fields import log_fields
-from mongoq.model.trace_headers import join_headers
-from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow, chunks

@@ -17,10 +17,9 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.arguments import read_list
-from mongoq.model.envelope import Document
+from mongoq.model.envelope import Document, RawBatch, all_held, ids_of
 from mongoq.model.item import Item, id_key, is_held_in, reservation_key
 from mongoq.model.process import Event
-from mongoq.model.raw import RawBatch, all_held, ids_of
 from mongoq.protocol.base.fence import LEASE_MARGIN, check_owner, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import MAX_STATEMENTS, Statement, number_found, send_statements

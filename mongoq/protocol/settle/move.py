@@ -15,12 +15,11 @@ from mongoq.model.arguments import Duration, moment, queue_name, read_list
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Codec
 from mongoq.model.encoding.error_text import spoken
+from mongoq.model.envelope import count_hops_alike, trace_to_keep
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
-from mongoq.model.raw import count_hops_alike
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
-from mongoq.model.trace_headers import trace_to_keep
 from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Duplicate, Flow, with_place

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from bson import ObjectId
 
 from mongoq.model.arguments import Duration, duration
-from mongoq.model.envelope import Document, error_document, expiry
+from mongoq.model.envelope import Document, RawBatch, error_document, expiry, one_due, remembers
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
-from mongoq.model.raw import RawBatch, one_due, remembers
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import begin_settle, is_back, update_command
 from mongoq.protocol.base.queue_settings import ensure_ready

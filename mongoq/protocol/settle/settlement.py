@@ -13,7 +13,7 @@ from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item, reservation_key
-from mongoq.model.patch import padding, patch_update
+from mongoq.model.operators import padding, patch_update
 from mongoq.model.process import Event
 from mongoq.protocol.base.fence import has_deleted, run_fenced, update_command
 from mongoq.protocol.base.find import find_one

@@ -8,8 +8,15 @@ from datetime import datetime
 from typing import Any, Literal
 
 from mongoq.model.envelope import shorten, splice
-from mongoq.model.item import Item
-from mongoq.model.trail import LARGE_PAYLOAD_BYTES, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
+from mongoq.model.item import (
+    LARGE_PAYLOAD_BYTES,
+    ClaimedPayload,
+    Item,
+    StageMark,
+    is_countable,
+    most_hops,
+    without_payloads,
+)
 from mongoq.protocol.state.context import QueueContext
 
 Ended = Literal["moved", "done", "dead"]

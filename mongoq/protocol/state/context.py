@@ -18,11 +18,10 @@ from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Document, Item, id_key, items_of, with_stored
+from mongoq.model.item import ClaimedPayload, Document, Item, StageMark, id_key, items_of, keep_payload, with_stored
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
-from mongoq.model.trail import ClaimedPayload, StageMark, keep_payload
 from mongoq.protocol.state.claim_hints import ClaimHints, Contention
 from mongoq.protocol.state.taker import Taker
 from mongoq.protocol.state.waiter_registry import WaiterRegistry

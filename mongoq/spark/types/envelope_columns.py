@@ -25,9 +25,8 @@ from pyspark.sql.types import (
 
 from mongoq.drivers.documents import Garbled
 from mongoq.model.encoding.codec import codec_options
-from mongoq.model.item import delivery_parts
+from mongoq.model.item import delivery_parts, hops_counted, trail_of
 from mongoq.model.stream_claim import entry_time
-from mongoq.model.trail import hops_counted, trail_of
 from mongoq.spark.types.json_text import json_shown
 
 PAYLOAD = "payload"
