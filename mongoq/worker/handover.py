@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from mongoq.protocol.claim.reserve import make_marks
+from mongoq.protocol.claim.reservation import make_marks
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.worker.backlog import Backlog

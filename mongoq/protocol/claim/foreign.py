@@ -52,12 +52,13 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
     return (yield from _remove_first(context, filter, "its attempts are no number that can be counted"))
 
 
-def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
+def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[bool]:
     """Bury a claimed document that cannot be decoded, found by the marks of the claim (``findAndModify``).
 
-    In a queue without a dead queue it is postponed for an hour: at the head, every claim would find it again.
+    Returns whether there is one. In a queue without a dead queue it is postponed for an hour: at the head, every claim
+    would find it again.
     """
-    yield from _remove_first(context, marks, UNREADABLE_REASON)
+    return (yield from _remove_first(context, marks, UNREADABLE_REASON))
 
 
 def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> Flow[None]:

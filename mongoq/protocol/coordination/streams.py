@@ -33,7 +33,8 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
 from mongoq.protocol.claim.candidates import Candidates, read_ids
-from mongoq.protocol.claim.reserve import claim_one, make_marks
+from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.claim.reserve import claim_one
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -193,7 +194,7 @@ class StreamClaimer:
         claim = BatchClaim(
             self._context, candidates, self._mine, self._now, adds_to_token=beside, writes_entry_time=True
         )
-        return (yield from send_claim(claim, len(first), projection=RESERVED_ITEM_FIELDS))
+        return (yield from send_claim(claim, projection=RESERVED_ITEM_FIELDS))
 
     def _reserve_single(self) -> Flow[list[Item[Any]]]:
         """Reserve one document with fields of odd types, written by another program; no batch can hold it."""

@@ -19,7 +19,7 @@ from mongoq.model.envelope import attempts_of
 from mongoq.model.item import Document, Item
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
+from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.worker.backlog import Backlog, SettledCounts
