@@ -201,7 +201,10 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow
         pass
     filter = {"_id": {"$in": ids}, "token": claim.token}
     read = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=projection, lenient=True)
-    items = claim.items([document for document in read if not isinstance(document, UnreadableDocument)])
+    readable = [document for document in read if not isinstance(document, UnreadableDocument)]
+    if projection is not None:  # it may leave out the token, by which items are settled
+        readable = [{**document, "token": claim.token} for document in readable]
+    items = claim.items(readable)
     unreadable = len(read) - len(items)
     for key, id in claim.ids.items() if unreadable else ():  # what can be read of such a document may lack its id
         if unreadable and key not in items:

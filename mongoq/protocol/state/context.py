@@ -25,7 +25,7 @@ from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, res
 from mongoq.model.trail import ClaimedPayload, StageMark, keep_payload
 from mongoq.protocol.state.claim_hints import ClaimHints, Contention
 from mongoq.protocol.state.taker import Taker
-from mongoq.protocol.state.waiter_registry import WaiterRegistry
+from mongoq.protocol.state.wait_queue import WaiterRegistry
 
 logger = logging.getLogger("mongoq.foreign")
 
