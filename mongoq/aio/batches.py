@@ -14,8 +14,8 @@ from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.transaction import run_within
-from mongoq.protocol.claim import reserve_many
-from mongoq.protocol.claim.reserve import OnInvalid
+from mongoq.protocol.claim import reserve
+from mongoq.protocol.claim.judge import OnInvalid
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push import push
 from mongoq.protocol.settle import move, settle
@@ -128,7 +128,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the first raw item that
                 does not fit, reserved. The other items were given back unused.
         """
-        return await self._run(reserve_many.reserve_many, n, lease=lease, wait=wait, on_invalid=on_invalid)
+        return await self._run(reserve.reserve_many, n, lease=lease, wait=wait, on_invalid=on_invalid)
 
     async def commit_many(self, items: Iterable[Item[Any]]) -> None:
         """Settle items as done (``bulkWrite`` with one ``delete`` of many for each token; with history ``update``).

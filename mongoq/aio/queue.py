@@ -20,7 +20,7 @@ from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import admin, group_commit
 from mongoq.protocol.claim import pop
-from mongoq.protocol.claim.reserve import OnInvalid
+from mongoq.protocol.claim.judge import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push.insert import OnDuplicate

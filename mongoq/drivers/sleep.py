@@ -10,7 +10,7 @@ from typing import Any
 
 from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow import WakeEvent
-from mongoq.protocol.state.waiter_registry import WaiterRegistry
+from mongoq.protocol.state.wait_queue import WaiterRegistry
 
 SIGNAL_CHECK_SECONDS = 1.0
 """Seconds after which the main thread looks whether a signal has come.

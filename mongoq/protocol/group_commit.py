@@ -20,8 +20,8 @@ from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
 from mongoq.protocol.claim import reserve as claim
-from mongoq.protocol.claim.reserve import NotYet
-from mongoq.protocol.claim.reserve_many import claim_for_callers
+from mongoq.protocol.claim.judge import OnInvalid
+from mongoq.protocol.claim.reserve import NotYet, claim_for_callers
 from mongoq.protocol.flow import Command, Flow, Shared, copies, own_error
 from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
@@ -55,11 +55,11 @@ class _Settling:
 
 
 def reserve(
-    context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
+    context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item, or one of the first, when other callers claim at the same time."""
-    take = _share_claim if context.broker.group_commit else None
-    return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
+    share = _share_claim if context.broker.group_commit else None
+    return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, share=share)
 
 
 def _share_claim(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
@@ -73,9 +73,6 @@ def _undo_claim(item: Item[Any] | None) -> Command[Any] | None:
 def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | NotYet | None]]:
     """Claim an item for each caller: the earliest callers get the first items, the others ask again."""
     context, lease = entries[0]
-    if len(entries) == 1:
-        item = yield from claim.claim_one(context, lease)
-        return [item and ((yield from claim.renew_lease(context, item, lease)) or NotYet())]
     items = yield from claim_for_callers(context, len(entries), lease)
     return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
 

@@ -17,7 +17,7 @@ from mongoq.model.process import Local
 from mongoq.model.settings import KEEP
 from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
-from mongoq.protocol.claim import reserve
+from mongoq.protocol.claim.judge import OnInvalid
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import settle
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -37,7 +37,7 @@ class Reserved(Runner[QueueContext[M]]):
         lease: Duration | None,
         wait: Duration | None,
         delay: Duration,
-        on_invalid: reserve.OnInvalid,
+        on_invalid: OnInvalid,
     ) -> None:
         super().__init__(driver, context)
         self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}

@@ -15,8 +15,8 @@ from typing import Any
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Item
 from mongoq.protocol import group_commit
-from mongoq.protocol.claim import pop, reserve_many
-from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_lapsed, take_over
+from mongoq.protocol.claim import pop, reserve
+from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, take_over
 from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.sources import Yielded
 from mongoq.protocol.flow import Flow, Interruption
@@ -55,7 +55,7 @@ def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
     claims: dict[AnyFlow, Operation] = {
         pop.pop: conventions.POP,
         group_commit.reserve: conventions.RESERVE,
-        reserve_many.reserve_many: conventions.RESERVE,
+        reserve.reserve_many: conventions.RESERVE,
         claim_batch: conventions.RESERVE,
         claim_lapsed: conventions.RESERVE,
         take_over: conventions.RESERVE,

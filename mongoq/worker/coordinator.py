@@ -17,7 +17,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, ResolvedOutcome
 from mongoq.model.process import dice
 from mongoq.protocol.flow import WakeEvent
-from mongoq.protocol.state.waiter_registry import WaiterRegistry
+from mongoq.protocol.state.wait_queue import WaiterRegistry
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.failure_log import hide_text, log_failure

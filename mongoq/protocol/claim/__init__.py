@@ -1,6 +1,6 @@
 """Claims of items: one atomic command on the head of a queue, or one update of many items under one token.
 
-``reserve`` claims one item: start there. ``reserve_many`` is the path of all claims of many: it reads the first items
-(``candidates``), reserves them by one update (``batch_claim``), and returns the items. ``filtering`` settles candidates
-that a consumer does not take. ``pop`` takes an item for good, and ``foreign`` buries documents that no claim can take.
+``reserve`` claims for callers, one item or many: start there. A claim of many reads the first items (``candidates``)
+and reserves them by one update (``batch_claim``). ``judge`` decides which of the claimed items may not run. Workers
+claim by ``worker_claims``. ``pop`` takes an item for good.
 """

@@ -11,25 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from bson import ObjectId
 
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, id_key, id_keys
 from mongoq.model.stream_claim import ENTRY_TIME, entry_time
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
-from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
-from mongoq.protocol.claim.expiry import start_or_expire
-from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
+from mongoq.protocol.claim.judge import bury_unfit, find_exhaustion, is_exhausted, is_suspect, start_or_expire
+from mongoq.protocol.claim.reservation import give_back_command, update_held
 from mongoq.protocol.flow import Command, Flow, Refused, ReplyLost, Unreadable, number_matched
-from mongoq.protocol.settle.bulk import make_statement
-from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
@@ -37,20 +34,6 @@ UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
 """Items that were never claimed and cannot be replaced have none of these (``mongoq.protocol.claim.candidates``)."""
 MAX_ATTEMPTS = 2**31
 """Attempts from this on cannot be counted in an int32; other programs may have written any value."""
-
-
-def give_back_command(
-    context: QueueContext[Any], token: ObjectId | None, dues: Iterable[tuple[Any, datetime]], now: datetime
-) -> Command[Any]:
-    """Return the command that hands back unused what the token holds of some items, given their ids and due dates."""
-    if context.broker.serverless:
-        filter = {"_id": {"$in": [id for id, _ in dues]}, "token": token}
-        return Command("update_many", {"filter": filter, "update": release_update(now)})
-    places: dict[datetime, list[Any]] = {}
-    for id, due in dues:
-        places.setdefault(due, []).append(id)
-    requests: list[Statement] = [make_statement(token, ids, release_update(when)) for when, ids in places.items()]
-    return Command("bulk_write", {"requests": requests, "ordered": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +84,11 @@ class BatchClaim:
         """True when its items run beside other items, even a single one."""
         return self.skips_lapsed or self.adds_to_token
 
+    @property
+    def marks(self) -> dict[str, Any]:
+        """The fields that it sets on each item; alone, an item is not one of a batch."""
+        return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.runs_with_others else {**self.mine}
+
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of items that are still eligible, and are to be claimed."""
         return {**self.eligible_filter(ids), **self.where}
@@ -110,45 +98,25 @@ class BatchClaim:
         return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
 
     def command(self) -> Command[Any]:
-        """Return the claim of all that have runs left; alone, an item is not one of a batch."""
+        """Return the claim of all that have runs left."""
         most = self.context.settings.most_attempts
-        condition = {"reserved": {"$ne": True}} if self.skips_lapsed else {}
-        return Command(
-            "update_many",
-            {
-                "filter": {
-                    **self.filter(list(self.ids.values())),
-                    "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
-                    **condition,
-                    **(UNTOUCHED_FILTER if self.candidates.untouched else {}),
-                },
-                "update": self._update,
-            },
-            number_matched,
-            undo=lambda _: self.give_back(self.ids),
-            resolved=True,
-        )
+        filter = {
+            **self.filter(list(self.ids.values())),
+            "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
+            **({"reserved": {"$ne": True}} if self.skips_lapsed else {}),
+            **(UNTOUCHED_FILTER if self.candidates.untouched else {}),
+        }
+        update: Any = {"$set": self.marks, "$inc": {"attempts": 1}}
+        if self.writes_entry_time:
+            marks = {name: {"$literal": value} for name, value in self.marks.items()}
+            update = [{"$set": {**marks, "attempts": {"$add": ["$attempts", 1]}, "pushed": ENTRY_TIME}}]
+        arguments = {"filter": filter, "update": update}
+        return Command("update_many", arguments, number_matched, undo=lambda _: self.give_back(), resolved=True)
 
-    @property
-    def _update(self) -> Any:
-        if not self.writes_entry_time:
-            return {"$set": self._marks, "$inc": {"attempts": 1}}
-        marks = {name: {"$literal": value} for name, value in self._marks.items()}
-        return [{"$set": {**marks, "attempts": {"$add": ["$attempts", 1]}, "pushed": ENTRY_TIME}}]
-
-    @property
-    def _marks(self) -> dict[str, Any]:
-        return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.runs_with_others else {**self.mine}
-
-    def give_back(self, keys: Iterable[Any]) -> Command[Any]:
-        """Return the command that hands back what this claim holds of these, unused."""
-        return give_back_command(self.context, self.token, [(self.ids[key], self.dues[key]) for key in keys], self.now)
-
-    def make_untouched_items(self) -> dict[Any, Item[Any]]:
-        """Return untouched items as they are once the claim has all of them."""
-        marks = {**self._marks, "attempts": 1}
-        documents = [{**document, **marks} for document in self.candidates.documents]
-        return self.items(documents, self.candidates.size)
+    def give_back(self, keys: Iterable[Any] | None = None) -> Command[Any]:
+        """Return the command that hands back what this claim holds of these, or of all its items, unused."""
+        dues = [(self.ids[key], self.dues[key]) for key in (self.ids if keys is None else keys)]
+        return give_back_command(self.context, self.token, dues, self.now)
 
     def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
         """Return the items in envelopes that the claim holds, each of so many bytes, by the keys of their ids."""
@@ -160,90 +128,88 @@ class BatchClaim:
         return dict(zip(keys, items, strict=True))
 
 
-def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
-    """Send the claim, and return its items in the order of claims; ``tried`` is the number of candidates present.
-
-    Items that were not started in time are settled instead (``expiry``), so there may be none although some were found.
+def send_claim(
+    claim: BatchClaim, *, settled: int = 0, projection: Mapping[str, Any] | None = None
+) -> Flow[list[Item[Any]]]:
+    """Send the claim, and return its items that may run, in the order of claims.
 
     Sent again after a lost reply, the claim counts nothing twice: its items are no longer eligible. With a
     ``projection`` only these fields are read back.
+
+    Args:
+        claim: the claim.
+        settled: the number of candidates that were settled before.
+        projection: the fields of items to read.
     """
+    candidates, state, tried = claim.candidates, claim.context.state, len(claim.ids) - settled
     if tried <= 0:
         return []
     number, again = yield from _send(claim)
-    untouched = claim.candidates.untouched
-    all_known = untouched and number == tried and not again
-    items, all_read = claim.make_untouched_items() if all_known else {}, True
-    if untouched and not items:  # somebody else claims or removes what was read
-        claim.context.state.read_ids_only()
-    if not items:
+    items: dict[Any, Item[Any]] = {}
+    all_read = True
+    if candidates.untouched and number == tried and not again:
+        marks = {**claim.marks, "attempts": 1}
+        items = claim.items([{**document, **marks} for document in candidates.documents], candidates.size)
+    else:
+        if candidates.untouched:  # another process claims or removes what was read
+            state.read_ids_only()
         items, all_read = yield from _read_items(claim, projection)
     if len(items) == tried:
-        claim.context.state.contention.record_batch(tried, 0)
+        state.contention.record_batch(tried, 0)
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
         items |= yield from _claim_leftovers(claim, items, tried)
-    claimed = [items[key] for key in claim.ids if key in items]
-    return (yield from start_or_expire(claim.context, claimed, claim.token, partial(claim.give_back, claim.ids)))
+    return (yield from start_or_expire(claim.context, [items[key] for key in claim.ids if key in items]))
 
 
 def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:
-    """Send the claim until there is a reply, and return whether one was lost; if it fails, give its items back."""
+    """Send the claim until there is a reply; return how many items it found, and whether that may not be all it has.
+
+    If it fails, its items are given back: an update that the server ends by an error may have done a part. One that is
+    refused fails on one item, and the reply does not name it: each is then tried alone.
+    """
     try:
         return (yield from retry_and_report(claim.command().__iter__))
-    except ReplyLost:
-        yield from retry_once(claim.give_back(claim.ids))
-        raise
-    except Refused:
-        # The update fails on one item, and the reply does not name it: give all back, then try each item alone.
-        yield from retry_once(claim.give_back(claim.ids))
-        return 0, True
     except Exception as error:
-        if getattr(error, "code", None) is not None:
-            # The server reports the error, and may have done a part of the update.
+        if isinstance(error, ReplyLost | Refused) or getattr(error, "code", None) is not None:
             with suppress(Exception):
-                yield from retry_once(claim.give_back(claim.ids))
+                yield from retry_once(claim.give_back())
+        if isinstance(error, Refused):
+            return 0, True
         raise
 
 
 def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow[tuple[dict[Any, Item[Any]], bool]]:
-    """Read the items that the claim holds. Also returns whether these are all.
+    """Read the items that the claim holds, and bury undecodable ones. Also returns whether these are all.
 
     The size of the items is not known before, and a worker must not hold thousands of large ones at once: it reads one
     reply (16 MB), the first items in the order of claims, and the rest is given back unread.
     """
     keys, ids, broker = list(claim.ids), list(claim.ids.values()), claim.context.broker
-    if not claim.skips_lapsed or broker.serverless:
-        return claim.items((yield from _read_by_ids(claim, ids, projection))), True
     number = len(ids)
     try:
-        while True:
+        while claim.skips_lapsed and not broker.serverless:
             filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
             head = yield from retry_once(find_head(broker, filter, [("_id", 1)], number))
             if not head.cursor:
-                break
+                if number < len(ids):
+                    yield from retry_once(claim.give_back(keys[number:]))
+                return claim.items(head.documents, head.size), number == len(ids)
             yield from close_cursor(broker, head.cursor)
             # Halve at least, so that the loop ends after a few reads.
             number = max(min(len(head.documents), number // 2), 1)
     except Unreadable:
-        return claim.items((yield from _read_by_ids(claim, ids, None))), True
-    if number < len(ids):
-        yield from retry_once(claim.give_back(keys[number:]))
-    items = claim.items(head.documents, head.size)
-    return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
-
-
-def _read_by_ids(claim: BatchClaim, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
-    """Read the items that the claim holds; an undecodable one is found by halving, and buried."""
+        pass
     filter = {"_id": {"$in": ids}, "token": claim.token}
-    try:
-        return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids), projection=projection))
-    except Unreadable:
-        if len(ids) == 1:
-            yield from foreign.bury_unreadable(claim.context, _id=ids[0], token=claim.token)
-            return []
-        half = len(ids) // 2
-        first = yield from _read_by_ids(claim, ids[:half], projection)
-        return first + (yield from _read_by_ids(claim, ids[half:], projection))
+    read = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=projection, lenient=True)
+    readable = [document for document in read if not isinstance(document, UnreadableDocument)]
+    if projection is not None:  # it may leave out the token, by which items are settled
+        readable = [{**document, "token": claim.token} for document in readable]
+    items = claim.items(readable)
+    unreadable = len(read) - len(items)
+    for key, id in claim.ids.items() if unreadable else ():  # what can be read of such a document may lack its id
+        if unreadable and key not in items:
+            unreadable -= yield from foreign.bury_unreadable(claim.context, _id=id, token=claim.token)
+    return items, True
 
 
 def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: int) -> Flow[dict[Any, Item[Any]]]:
@@ -252,24 +218,25 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     An item without runs left is buried. But a neighbour may have killed the holder of a batch, so the items of that
     batch get one more run, alone: the first of them if nothing else was claimed, else they go after the ready items.
     """
-    context, is_spent = claim.context, claim.context.settings.is_spent
+    context = claim.context
     alone = not items and not claim.adds_to_token
     ids = [id for key, id in claim.ids.items() if key not in items]
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
     documents = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
     if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
         context.state.contention.record_batch(tried, max(tried - len(items) - len(documents), 0))
+    spent = [document for document in documents if context.settings.is_spent(attempts_of(document))]
+    unspent = [document for document in documents if not context.settings.is_spent(attempts_of(document))]
+    suspects = [document for document in spent if is_suspect(document)]
+    exhausted = [document for document in spent if not is_suspect(document)]
     if claim.skips_lapsed:
-        documents = _set_lapsed_aside(claim, documents)
-    suspects = [document for document in documents if is_spent(attempts_of(document)) and is_suspect(document)]
-    claimable = sum(not is_spent(attempts_of(document)) for document in documents)
-    together = claim.runs_with_others or claimable > (1 if alone else 0)
+        claim.lapsed.extend(document for document in unspent if "token" in document)
+        claim.suspects.extend(suspects)
+        unspent, suspects = [document for document in unspent if "token" not in document], []
+    together = claim.runs_with_others or len(unspent) > alone
     more: list[Item[Any]] = []
-    for document in documents:
-        spent = is_spent(attempts_of(document))
-        if spent and is_suspect(document):
-            continue
-        if item := (yield from claim_by_id(claim, document, together=together and not spent)):
+    for document, joins in [*((each, together) for each in unspent), *((each, False) for each in exhausted)]:
+        if item := (yield from claim_by_id(claim, document, together=joins)):
             more.append(item)
     if suspects and alone and not more:
         item = yield from claim_by_id(claim, suspects[0], together=False)
@@ -280,19 +247,10 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
         ids = [document["_id"] for document in suspects]
         yield from retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
     if len(items) == 1 and not more and not claim.runs_with_others:
-        yield from _unmark(claim, *items.values())
+        # The mark of a batch goes from an item that is returned alone: no other item can kill its holder. A crash
+        # before it gives the item one run more.
+        yield from update_held(context, list(items.values()), {"$unset": {"batch": ""}})
     return {id_key(item.id): item for item in more}
-
-
-def _set_lapsed_aside(claim: BatchClaim, documents: list[Document]) -> list[Document]:
-    """Leave out items with expired leases; an item without runs left that ran alone last is buried."""
-    rest: list[Document] = []
-    for document in documents:
-        if claim.context.settings.is_spent(attempts_of(document)):
-            (claim.suspects if is_suspect(document) else rest).append(document)
-        else:
-            (claim.lapsed if "token" in document else rest).append(document)
-    return rest
 
 
 def claim_by_id(
@@ -313,7 +271,7 @@ def claim_by_id(
             "update": {"$set": mine, "$inc": {"attempts": 1}},
             **({} if patience is None or claim.context.broker.serverless else {"maxTimeMS": int(patience * 1000)}),
         },
-        undo=lambda _: claim.give_back(claim.ids),
+        undo=lambda _: claim.give_back(),
     )
     try:
         before = yield from command
@@ -327,20 +285,7 @@ def claim_by_id(
     if before is None:
         return None
     (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
-    if not claim.context.settings.is_spent(attempts_of(before)) or is_suspect(before):
-        return item
-    yield from bury_exhausted(claim.context, item)
-    return None
-
-
-def _unmark(claim: BatchClaim, item: Item[Any]) -> Flow[None]:
-    """Remove the mark of a batch from an item that is returned alone: no other item can kill its holder.
-
-    A crash before it gives the item one run more.
-    """
-    filter = {"_id": item.id, "token": claim.token, "batch": claim.token}
-    update = {"$unset": {"batch": ""}}
-    unmark: Command[Any] = Command(
-        "update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids)
-    )
-    yield from retry_until_reply(unmark)
+    if is_exhausted(claim.context, before):
+        yield from bury_unfit(claim.context, item, find_exhaustion(claim.context))
+        return None
+    return item

@@ -61,11 +61,37 @@ def read_candidates(
         unreserved: leave out items with expired leases, which may fill the head.
         fields: projection, if a filter of a consumer may settle some of the items.
     """
-    if not (unreserved or fields) and _can_read_whole(context):
-        head = yield from _read_whole(context, n)
-        if head is None or head:
-            return head
-    ids = yield from read_ids(context, n, unreserved=unreserved, fields=fields)
+    state = context.state
+    # Items are read whole where they are likely to be still the same when the claim arrives.
+    beside_others = state.contention.width > 1
+    if unreserved or fields or beside_others or context.broker.serverless or time.monotonic() < state.reads_whole_at:
+        ids = yield from read_ids(context, n, unreserved=unreserved, fields=fields)
+        return None if ids is None else Candidates(ids)
+    while True:
+        yield from refresh_hints(context)
+        start = state.claim_hints.start(context.name, context.broker.clock.now())
+        try:
+            head = yield from retry_once(find_head(context.broker, start.filter, CLAIM_ORDER, n))
+        except Unreadable:  # a document of another program: a claim by its id finds it, and buries it
+            break
+        if head.cursor:  # the items are so large that one reply does not hold them
+            yield from close_cursor(context.broker, head.cursor)
+            break
+        documents = head.documents
+        state.claim_hints.raise_bounds(start, documents[0] if documents else None)
+        if documents:
+            fresh = sum(map(is_fresh, documents))
+            if fresh == len(documents):
+                return Candidates(documents, untouched=True, size=head.size)
+            if fresh * 2 < len(documents):
+                state.read_ids_only()
+            if ordinary := _select_ordinary(documents):
+                return Candidates(ordinary)
+            break
+        if not (yield from has_items_before_bound(context)):
+            return None
+    state.read_ids_only()
+    ids = yield from read_ids(context, n)
     return None if ids is None else Candidates(ids)
 
 
@@ -109,37 +135,3 @@ def _select_ordinary(read: list[Document]) -> list[Document]:
         for document in read
         if isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
     ]
-
-
-def _can_read_whole(context: QueueContext[Any]) -> bool:
-    """Return whether to read items whole: not beside other processes, nor after a read that was of no use."""
-    beside = context.state.contention.width > 1
-    return not (beside or context.broker.serverless or time.monotonic() < context.state.reads_whole_at)
-
-
-def _read_whole(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:
-    """Read the first items whole (``find``); ``None`` when nothing is eligible; empty when only ids may be read."""
-    while True:
-        yield from refresh_hints(context)
-        start = context.state.claim_hints.start(context.name, context.broker.clock.now())
-        try:
-            head = yield from retry_once(find_head(context.broker, start.filter, CLAIM_ORDER, n))
-        except Unreadable:  # a document of another program: a claim by its id finds it, and buries it
-            context.state.read_ids_only()
-            return Candidates()
-        if head.cursor:
-            # The items are so large that one reply does not hold them.
-            yield from close_cursor(context.broker, head.cursor)
-            context.state.read_ids_only()
-            return Candidates()
-        documents = head.documents
-        context.state.claim_hints.raise_bounds(start, documents[0] if documents else None)
-        if documents:
-            break
-        if not (yield from has_items_before_bound(context)):
-            return None
-    if all(map(is_fresh, documents)):
-        return Candidates(documents, untouched=True, size=head.size)
-    if sum(map(is_fresh, documents)) * 2 < len(documents):
-        context.state.read_ids_only()
-    return Candidates(_select_ordinary(documents))

@@ -1,20 +1,14 @@
-"""Expiry: a claim settles items that were not started in time, instead of handing them out.
+"""Expiry: what becomes of items that were not started in time, and the sweep of those at the head of a queue.
 
-The date is in ``start_by``. It decides once, under the token of the claim: either the item starts, and the date is
-removed before the caller gets it, or the item is settled as expired. So an item that was handed out never expires,
-neither after a rollback nor when its lease ends. A crash between the claim and the decision leaves the item to the end
-of its lease, with an attempt that counts; the next claim decides again.
-
-Nothing looks for such items beside the claims. A claim that meets one settles the others at the head of the queue with
-it, so that a queue full of them is emptied in few commands. An item of a sequence is met when it is the first one, or
-when an expired one before it is; it leaves in a transaction, in which the next one follows.
+Nothing looks for such items beside the claims (``judge``). A claim that meets one settles the others at the head of the
+queue with it, so that a queue full of them is emptied in few commands. An item of a sequence is met when it is the
+first one, or when an expired one before it is; it leaves in a transaction, in which the next one follows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -22,21 +16,18 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import ReservationLost
 from mongoq.model.encoding.ids import new_id
-from mongoq.model.envelope import has_start_by
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Document, Item, has_place, id_key
 from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
+from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command, Flow, PartlyRefused, Refused, Unreadable, number_matched
+from mongoq.protocol.flow import Flow, PartlyRefused, Refused, Unreadable
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.settle.bulk import Wanted, run_bulk
 from mongoq.protocol.settle.bury import make_burial
 from mongoq.protocol.settle.settle import make_unstarted
 from mongoq.protocol.settle.settlement import Batch, Settlement
@@ -59,80 +50,6 @@ def is_expired(item: Item[Any], now: datetime) -> bool:
     return isinstance(start_by, datetime) and start_by <= now
 
 
-def start_or_expire(
-    context: QueueContext[Any], items: list[Item[Any]], token: ObjectId | None, give_back: Callable[[], Command[Any]]
-) -> Flow[list[Item[Any]]]:
-    """Return the reserved items that start now; items whose time is over are settled (``update`` or ``delete``).
-
-    All items are under the token. Items without a date cost no command. ``give_back`` makes the command that hands the
-    items back if the caller is cancelled meanwhile.
-    """
-    if not has_start_by(items):
-        return items
-    now = context.broker.clock.now()
-    expired = [item for item in items if is_expired(item, now)]
-    late = {id_key(item.id) for item in expired}
-    starting = [item for item in items if id_key(item.id) not in late]
-    if expired:
-        try:
-            yield from _settle_reserved(context, expired, token)
-            yield from settle_expired_head(context)
-        except Exception:
-            # They were claimed for a caller that gets this error in their place.
-            with suppress(Exception):
-                yield from retry_once(give_back())
-            raise
-    dated = [item for item in starting if item.stored("start_by") is not None]
-    if dated:
-        held = yield from _start(context, dated, token, give_back)
-        lost = {id_key(item.id) for item in dated} - held
-        starting = [item for item in starting if id_key(item.id) not in lost]
-    return starting
-
-
-def _start(
-    context: QueueContext[Any],
-    items: Sequence[Item[Any]],
-    token: ObjectId | None,
-    give_back: Callable[[], Command[Any]],
-) -> Flow[set[Any]]:
-    """Remove the dates of items that start, and return the keys of those that the token still holds."""
-    fence = {"_id": {"$in": [item.id for item in items]}, "token": token}
-    command: Command[int] = Command(
-        "update_many",
-        {"filter": fence, "update": {"$unset": {"start_by": ""}}},
-        number_matched,
-        undo=lambda _: give_back(),
-        resolved=True,
-    )
-    number = yield from retry_until_reply(command)
-    if number == len(items):
-        return {id_key(item.id) for item in items}
-    documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection={"_id": 1})
-    return {id_key(document["_id"]) for document in documents}
-
-
-def _settle_reserved(context: QueueContext[Any], items: Sequence[Item[Any]], token: ObjectId | None) -> Flow[None]:
-    """Settle the expired items of a claim; an item that another caller has by now is left to it."""
-    if any(item.stored("q") is None for item in items):  # the claim of a stream reads few fields
-        items = yield from _read_whole(context, items, token)
-    batch = Batch(context.broker.clock)
-    wanted: list[Wanted] = [(item, make_expiry(context, item, batch, claimed=True)) for item in items]
-    result = yield from run_bulk(context, wanted)
-    for error in result.failed.values():
-        if not isinstance(error, ReservationLost):
-            raise error
-
-
-def _read_whole(
-    context: QueueContext[Any], items: Sequence[Item[Any]], token: ObjectId | None
-) -> Flow[list[Item[Any]]]:
-    fence = {"_id": {"$in": [item.id for item in items]}, "token": token}
-    documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection=UNREAD)
-    now = context.broker.clock.now()
-    return [context.raw_item(document, now) for document in documents]
-
-
 def make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, claimed: bool) -> Settlement:
     """Return the settlement of an item that was not started in time; the attempt of a claim that found it is none."""
     if context.settings.buries_expired:
@@ -142,39 +59,37 @@ def make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, cl
     return make_unstarted(context, item, batch, claimed=claimed)
 
 
-def settle_expired_head(context: QueueContext[Any]) -> Flow[int]:
-    """Settle the expired items among the first 1,000 of the queue, and return their number (``find``, ``bulkWrite``).
+def settle_expired_head(context: QueueContext[Any]) -> Flow[None]:
+    """Settle the expired items among the first 1,000 of the queue (``find``, ``bulkWrite``).
 
     They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. Those in
     sequences leave in transactions, with the expired ones behind them, and the next ones follow. As long as items
     follow, the head is read again. A crash leaves them where they are.
     """
-    number = 0
     while True:
         try:
-            settled, following = yield from _settle_head(context)
+            following = yield from _settle_head(context)
         except (Refused, PartlyRefused):
             if context.stage is None:
                 raise
             context = replace(context, stage=None)  # some other program wrote a trail that takes no marks
-            continue
-        number += settled
-        if not following:
-            return number
+        else:
+            if not following:
+                return
 
 
-def _settle_head(context: QueueContext[Any]) -> Flow[tuple[int, int]]:
-    """Settle the expired items at the head once; return their number, and how many items have followed them."""
+def _settle_head(context: QueueContext[Any]) -> Flow[int]:
+    """Settle the expired items at the head once, and return how many items have followed them."""
     now = context.broker.clock.now()
     start = context.state.claim_hints.start(context.name, now)
     try:
         documents = yield from find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
     except Unreadable:  # a document of another program: a claim finds and buries it
-        return 0, 0
-    expired = _expired_of(context, documents, now, new_id())
+        return 0
+    expired = _select_expired(context, documents, now, new_id())
     alone = [item for item in expired if not has_place(item)]
     placed = [item for item in expired if has_place(item)]
-    number = following = 0
+    following = 0
     if alone:
         still = {**eligible(context.name, now), "start_by": {"$lte": now}}
         statements = list(_make_statements(context, alone, still))
@@ -182,14 +97,14 @@ def _settle_head(context: QueueContext[Any]) -> Flow[tuple[int, int]]:
         _record_expired(context, number, now)
     for begin in range(0, len(placed), MAX_SEQUENCES):
         attempt = partial(_settle_placed, context, placed[begin : begin + MAX_SEQUENCES], now)
-        settled, promoted = yield from run_atomic(context.broker, attempt)
-        _record_expired(context, settled, now)
+        number, promoted = yield from run_atomic(context.broker, attempt)
+        _record_expired(context, number, now)
         record_promoted(context.broker, promoted)
-        number, following = number + settled, following + len(promoted)
-    return number, following
+        following += len(promoted)
+    return following
 
 
-def _expired_of(
+def _select_expired(
     context: QueueContext[Any], documents: Iterable[Document], now: datetime, token: ObjectId | None
 ) -> list[Item[Any]]:
     """Return the expired items among documents, under one token, so that they share a settlement."""
@@ -221,7 +136,7 @@ def _settle_placed(
     for sequence in () if holds else sequences:  # behind a letter that holds its sequence, none leaves
         blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
         documents = yield from find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
-        behind += _expired_of(context, documents, now, heads[0].token)
+        behind += _select_expired(context, documents, now, heads[0].token)
     if not leaving:
         return 0, []
     # Read in this transaction, they are as they were: another writer of one makes it try again.

@@ -89,36 +89,28 @@ def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> Flow[int]:
     They are not reserved, or not any more. Sent again after a lost reply, the bulk does nothing twice: they are gone by
     then. A crash before it leaves them where they are.
     """
-    try:
-        total = yield from _send_bulk(list(_make_statements(claim.context, claim, wanted)))
-    except PartlyRefused as refused:
-        # a trail that some other program wrote may be no list; what is left goes without marks
-        unmarked = replace(claim.context, stage=None)
-        total = refused.total + (yield from _send_bulk(list(_make_statements(unmarked, claim, wanted))))
-    if total:
-        _record_settled(claim, wanted, total)
-    return total
-
-
-def _send_bulk(requests: list[Statement]) -> Flow[int]:
-    command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
-    total = yield from retry_until_reply(command)
-    return total
-
-
-def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
-    context = claim.context
-    if wanted.handover is None:
+    context, handover, total = claim.context, wanted.handover, 0
+    for unmarked in (context, replace(context, stage=None)):
+        requests = list(_make_statements(unmarked, claim, wanted))
+        command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
+        try:
+            total += yield from retry_until_reply(command)
+            break
+        except PartlyRefused as refused:
+            if unmarked is not context:
+                raise
+            # a trail that some other program wrote may be no list; what is left goes without marks
+            total += refused.total
+    if total and handover is None:
         context.count("commit", total)
-        return
-    context.count("move", total)
-    to, when = wanted.handover.queue, due_time(context.broker.clock, wanted.handover.delay, wanted.handover.when)
-    # Items of another program may have a priority that cannot be hashed.
-    places = {
-        priority for document in claim.candidates.documents if isinstance(priority := document.get("priority"), int)
-    }
-    priorities = {wanted.handover.changes.get("priority", priority) for priority in places}
-    context.broker.record_put(to, when, *priorities, number=total)
+    elif total and handover is not None:
+        context.count("move", total)
+        # Items of another program may have a priority that cannot be hashed.
+        places = {place for each in claim.candidates.documents if isinstance(place := each.get("priority"), int)}
+        priorities = {handover.changes.get("priority", place) for place in places}
+        when = due_time(context.broker.clock, handover.delay, handover.when)
+        context.broker.record_put(handover.queue, when, *priorities, number=total)
+    return total
 
 
 def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter) -> Iterator[Statement]:
@@ -126,18 +118,22 @@ def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: Item
 
     An item with a remembered id is kept as long as the id, and a move that replaces headers keeps the trace of each.
     """
-    batch = Batch(context.broker.clock)
+    batch, by = Batch(context.broker.clock), claim.mine["by"]
     groups: dict[str, tuple[Document, list[Any]]] = {}
     for document in claim.candidates.documents:
         facts = _settled_by(document, wanted)
         groups.setdefault(repr(facts), (facts, []))[1].append(document["_id"])
     for facts, ids in groups.values():
         filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
-        update = _make_update(context, claim, wanted, facts, batch)
-        if update is None:
-            yield "DeleteMany", {"filter": filter}
+        item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "by": by, **facts}, claim.now)
+        if wanted.handover is not None:
+            update = make_move(context, item, batch, (wanted.handover, None)).update or {}
+            # `by` tells other processes that have read the item ahead that it was claimed.
+            yield "UpdateMany", {"filter": filter, "update": {**update, "$set": {**update["$set"], "by": by}}}
+        elif (kept := make_commit(context, item, batch).update) is not None:
+            yield "UpdateMany", {"filter": filter, "update": kept}
         else:
-            yield "UpdateMany", {"filter": filter, "update": update}
+            yield "DeleteMany", {"filter": filter}
 
 
 def _settled_by(document: Document, wanted: ItemFilter) -> Document:
@@ -149,19 +145,6 @@ def _settled_by(document: Document, wanted: ItemFilter) -> Document:
     kept = {"headers": trace_to_keep(headers, {})} if isinstance(headers, Mapping) else {}
     hops = document.get("hops", 0)
     return kept if is_countable(hops) else {**kept, "hops": hops}
-
-
-def _make_update(
-    context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter, facts: Document, batch: Batch
-) -> Mapping[str, Any] | None:
-    """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
-    document = {"q": context.name, "token": claim.token, "by": claim.mine["by"], **facts}
-    item: Item[Any] = context.raw_item(document, claim.now)
-    if wanted.handover is None:
-        return make_commit(context, item, batch).update
-    update = make_move(context, item, batch, (wanted.handover, None)).update or {}
-    # `by` tells other processes that have read the item ahead that it was claimed.
-    return {**update, "$set": {**update["$set"], "by": claim.mine["by"]}}
 
 
 def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:

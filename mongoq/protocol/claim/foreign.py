@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -52,12 +51,13 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
     return (yield from _remove_first(context, filter, "its attempts are no number that can be counted"))
 
 
-def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
+def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[bool]:
     """Bury a claimed document that cannot be decoded, found by the marks of the claim (``findAndModify``).
 
-    In a queue without a dead queue it is postponed for an hour: at the head, every claim would find it again.
+    Returns whether there is one. In a queue without a dead queue it is postponed for an hour: at the head, every claim
+    would find it again.
     """
-    yield from _remove_first(context, marks, UNREADABLE_REASON)
+    return (yield from _remove_first(context, marks, UNREADABLE_REASON))
 
 
 def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> Flow[None]:
@@ -105,8 +105,14 @@ def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason:
     projection = {"_id": 1, "sequence": 1, "place": 1} if context.state.ordered else {"_id": 1}
     arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": projection}
     command: Command[Any] = Command("find_one_and_update", arguments)
+
+    def remove() -> Flow[tuple[Any, list[Promoted]]]:
+        """Bury the document, which then holds its sequence, or lets the next item follow; in a transaction."""
+        removed: Any = yield from command
+        return removed, ([] if removed is None else (yield from hold_or_leave(context, removed["_id"], removed)))
+
     if context.state.ordered and "q" in fields:
-        removed, promoted = yield from run_atomic(context.broker, partial(_remove_and_promote, context, command))
+        removed, promoted = yield from run_atomic(context.broker, remove)
         record_promoted(context.broker, promoted)
     else:
         removed = yield from command
@@ -114,12 +120,6 @@ def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason:
         return False
     _record_removal(context, removed["_id"], fields)
     return True
-
-
-def _remove_and_promote(context: QueueContext[Any], command: Command[Any]) -> Flow[tuple[Any, list[Promoted]]]:
-    """Bury a document, which then holds its sequence, or lets the next item follow; called in a transaction."""
-    removed: Any = yield from command
-    return removed, ([] if removed is None else (yield from hold_or_leave(context, removed["_id"], removed)))
 
 
 def hold_or_leave(context: QueueContext[Any], id: Any, before: Mapping[str, Any]) -> Flow[list[Promoted]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from bson import ObjectId
 from bson.errors import InvalidBSON
 
-from mongoq.errors import PayloadInvalid, TransactionsUnavailable
+from mongoq.errors import TransactionsUnavailable
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
@@ -21,25 +21,18 @@ from mongoq.model.process import Event
 from mongoq.model.sequence import held_target
 from mongoq.protocol.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
-from mongoq.protocol.claim import expiry as start_date
 from mongoq.protocol.claim import foreign
-from mongoq.protocol.claim.reserve import (
-    OnInvalid,
-    bury_or_raise,
-    check_on_invalid,
-    claim_first,
-    invalid_reason,
-    is_suspect,
-    log_burial,
-    max_runs,
-)
+from mongoq.protocol.claim.expiry import settle_expired_head
+from mongoq.protocol.claim.judge import OnInvalid, Unfit, check_on_invalid, judge, raise_or_log
+from mongoq.protocol.claim.reserve import claim_first
 from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold, release
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.settle import bury, settle
+from mongoq.protocol.settle import settle
+from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.state.context import QueueContext
 
 M = TypeVar("M")
@@ -64,17 +57,8 @@ class _Popped(NamedTuple):
     before: Document
     item: Item[Any]
     token: ObjectId
-    outcome: Item[Any] | _Unfit | None = None
+    outcome: Item[Any] | Unfit | None = None
     letter: Document = MappingProxyType({})
-
-
-class _Unfit(NamedTuple):
-    """Reason, error and counted runs of a popped item that is not returned, and what it counts as."""
-
-    reason: str
-    error: PayloadInvalid | None
-    attempts: int
-    event: Event = "dead"
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
@@ -82,7 +66,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
     while popped := (yield from claim_first(context, partial(_take_in_order, context, on_invalid))):
-        outcome = popped.outcome or _judge(context, popped)
+        outcome = popped.outcome or judge(context, popped.item, popped.before, popped.item.read_at)
         if isinstance(outcome, Item):
             context.count("get")
             return outcome
@@ -90,45 +74,28 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     return None
 
 
-def _judge(context: QueueContext[M], popped: _Popped) -> Item[M] | _Unfit:
-    """Return a popped item decoded, or why its caller does not get it."""
-    item, attempts = popped.item, attempts_of(popped.before)
-    if start_date.is_expired(item, item.read_at):
-        return _Unfit(start_date.EXPIRED_REASON, None, attempts, "expired")
-    if context.settings.is_spent(attempts) and not is_suspect(popped.before):
-        runs = max_runs(context)
-        return _Unfit(bury.reason_exhausted(runs), None, runs)
-    try:
-        return context.decode_payload(item)
-    except PayloadInvalid as error:
-        return _Unfit(invalid_reason(error), error, item.attempts)
-
-
-def _is_buried(context: QueueContext[Any], unfit: _Unfit, on_invalid: OnInvalid) -> bool:
+def _is_buried(context: QueueContext[Any], unfit: Unfit, on_invalid: OnInvalid) -> bool:
     """Return whether a popped item goes to the dead queue, if the queue has one."""
     if unfit.event == "expired":
         return context.settings.buries_expired
     return unfit.error is None or on_invalid == "bury"
 
 
-def _settle_unfit(context: QueueContext[Any], popped: _Popped, unfit: _Unfit, on_invalid: OnInvalid) -> Flow[None]:
+def _settle_unfit(context: QueueContext[Any], popped: _Popped, unfit: Unfit, on_invalid: OnInvalid) -> Flow[None]:
     """Bury a popped item that its caller does not get, or raise with it; an expired one may be gone for good.
 
     The others at the head of the queue that have expired are settled with it.
     """
+    raise_or_log(context, popped.item, unfit, on_invalid)
     if popped.letter:
         _record_burial(context, popped.letter, unfit.event)
-        if unfit.error is not None:
-            log_burial(popped.item, unfit.error)
-    elif unfit.error is not None:
-        burial = partial(_bury_popped, context, popped, unfit)
-        yield from bury_or_raise(context, popped.item, unfit.error, on_invalid, burial)
     elif _is_buried(context, unfit, on_invalid):
-        yield from _bury_popped(context, popped, unfit)
+        # A crash before it loses the item from a queue without history, as any crash after a pop does.
+        _record_burial(context, (yield from _write_letter(context, popped, unfit)), unfit.event)
     else:
         context.count(unfit.event)
     if unfit.event == "expired":
-        yield from start_date.settle_expired_head(context)
+        yield from settle_expired_head(context)
 
 
 def _take_in_order(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
@@ -185,9 +152,11 @@ def _let_follow(
     sequence, place, dead = before.get("sequence"), before.get("place"), context.settings.dead
     if place is None or not isinstance(sequence, str):
         return popped, []
-    outcome = _judge(context, popped) if context.settings.holds_sequences and dead is not None else None
+    outcome = None
+    if context.settings.holds_sequences and dead is not None:
+        outcome = judge(context, popped.item, before, popped.item.read_at)
     popped = popped._replace(outcome=outcome)
-    if dead is None or not isinstance(outcome, _Unfit) or not _is_buried(context, outcome, on_invalid):
+    if dead is None or not isinstance(outcome, Unfit) or not _is_buried(context, outcome, on_invalid):
         return popped, (yield from leave(context.broker, context.name, {sequence: 1}))
     letter = yield from _write_letter(context, popped, outcome)
     yield from hold(context.broker, context.name, [Letter(letter["_id"], dead, sequence, place)])
@@ -363,19 +332,13 @@ def _delete_stub(
         yield from Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}})
 
 
-def _bury_popped(context: QueueContext[Any], popped: _Popped, unfit: _Unfit) -> Flow[None]:
-    """Put a popped item into the dead queue, in place of the history or stub that it left.
+def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: Unfit) -> Flow[Document]:
+    """Write a popped item to the dead queue, in place of what it left; return it as it is stored there.
 
-    A crash before this command loses the item from a queue without history, as any crash after a pop does. If an item
-    was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
+    If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    _record_burial(context, (yield from _write_letter(context, popped, unfit)), unfit.event)
-
-
-def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: _Unfit) -> Flow[Document]:
-    """Write a popped item to the dead queue, and return it as it is stored there."""
     before, now = popped.before, context.broker.clock.now()
-    burial, marks = bury.burial_update(
+    burial, marks = burial_update(
         context, popped.item, reason=unfit.reason, error=unfit.error, attempts=unfit.attempts, now=now
     )
     fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}

@@ -33,7 +33,8 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
 from mongoq.protocol.claim.candidates import Candidates, read_ids
-from mongoq.protocol.claim.reserve import claim_one, make_marks
+from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.claim.reserve import claim_one
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -193,7 +194,7 @@ def _reserve(
     while found and not context.state.paused:
         candidates = Candidates(documents=found)
         claim = BatchClaim(context, candidates, marks, now, adds_to_token=bool(items), writes_entry_time=True)
-        some = yield from send_claim(claim, len(found), projection=RESERVED_ITEM_FIELDS)
+        some = yield from send_claim(claim, projection=RESERVED_ITEM_FIELDS)
         items += some
         # The control document has little room for ids that are not ObjectIds.
         is_odd = any(type(item.id) is not ObjectId for item in some)

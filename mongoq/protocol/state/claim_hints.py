@@ -67,18 +67,15 @@ def claimable(queue: str, now: datetime, floors: Mapping[int, LowerBound]) -> di
 
     Each priority is one branch with the queue in it, so that the server merges sorted scans in the order of claims.
     """
-    branches = [branch for priority in sorted(floors) for branch in _branches(queue, now, priority, floors[priority])]
+    branches: list[dict[str, Any]] = []
+    for priority in sorted(floors):
+        floor, within = floors[priority], {"q": queue, "priority": priority}
+        if floor.id is None:
+            branches.append({**within, "when": {"$gte": floor.when, "$lte": now}})
+        else:
+            branches.append({**within, "when": floor.when, "_id": {"$gte": floor.id}})
+            branches.append({**within, "when": {"$gt": floor.when, "$lte": now}})
     return branches[0] if len(branches) == 1 else {"$or": branches}
-
-
-def _branches(queue: str, now: datetime, priority: int, floor: LowerBound) -> list[dict[str, Any]]:
-    within: dict[str, Any] = {"q": queue, "priority": priority}
-    if floor.id is None:
-        return [{**within, "when": {"$gte": floor.when, "$lte": now}}]
-    return [
-        {**within, "when": floor.when, "_id": {"$gte": floor.id}},
-        {**within, "when": {"$gt": floor.when, "$lte": now}},
-    ]
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from mongoq.model.process import Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
 from mongoq.protocol.state.claim_hints import ClaimHints, Contention
 from mongoq.protocol.state.taker import Taker
-from mongoq.protocol.state.waiter_registry import WaiterRegistry
+from mongoq.protocol.state.wait_queue import WaiterRegistry
 
 logger = logging.getLogger("mongoq.foreign")
 

@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from mongoq.model.item import id_key
@@ -18,7 +17,7 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
 from mongoq.protocol.flow import Command, Flow, Interruption, ReplyLost, Rest
 from mongoq.protocol.state.context import BrokerContext
-from mongoq.protocol.state.waiter_registry import STREAM_LINGER_SECONDS
+from mongoq.protocol.state.wait_queue import STREAM_LINGER_SECONDS
 
 logger = logging.getLogger("mongoq.listening")
 
@@ -200,35 +199,27 @@ class _Reader:
         is_news, now = False, self._broker.clock.now()
         queues = set()
         for event in events:
-            queue, id = event.get("q"), event["id"]
+            queue, id, when = event.get("q"), event["id"], event.get("when")
             if id == TOPICS_ID:
                 self._broker.topics.changed_at = time.monotonic()
                 self._broker.calm_until = -math.inf
                 is_news = True
             elif isinstance(id, str) and id.startswith(CONTROL_PREFIX):
-                self._invalidate_settings(id.removeprefix(CONTROL_PREFIX))
+                # The next waiter reads the control document of the queue again; one is woken if there is any.
+                name = id.removeprefix(CONTROL_PREFIX)
+                if (state := self._broker.states.get(name)) is not None:
+                    state.changed_at = time.monotonic()
+                    state.calm_until = -math.inf
+                self._broker.wake(name)
                 is_news = True
             elif isinstance(queue, str):
                 queues.add(queue)
-                is_news |= self._deliver_item(queue, id, event.get("when"), now)
+                if (wait_queue := self._registry.wait_queues.get(queue)) is not None:
+                    due = 0.0 if when is None else when / 1000 - now.timestamp()
+                    is_news |= wait_queue.heard(due, (id_key(id), when))
         if queues - self._registry.wanted_queues():  # the open stream still covers queues without waiters
             self._registry.narrow()
         return is_news
-
-    def _deliver_item(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
-        wait_queue = self._registry.wait_queues.get(queue)
-        if wait_queue is None:
-            return False
-        due = 0.0 if when is None else when / 1000 - now.timestamp()
-        return wait_queue.heard(due, (id_key(id), when))
-
-    def _invalidate_settings(self, queue: str) -> None:
-        """Let the next waiter read the control document of a queue again, and wake one if there is any."""
-        state = self._broker.states.get(queue)
-        if state is not None:
-            state.changed_at = time.monotonic()
-            state.calm_until = -math.inf
-        self._broker.wake(queue)
 
 
 class _Ended(Exception):

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from mongoq.model.item import Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.first_due import first_due_command, first_due_pipeline
@@ -23,6 +22,10 @@ from mongoq.protocol.flow import Beside, Command, Flow, Rest, Wait, Waiter
 from mongoq.protocol.state.context import BrokerContext, QueueContext, event_key
 from mongoq.protocol.state.wait_queue import WaitQueue
 from mongoq.protocol.wait.change_stream import kill_command, run_change_stream
+
+logger = logging.getLogger("mongoq.waiting")
+
+R = TypeVar("R")
 
 
 def find_next_due(context: QueueContext[Any]) -> Flow[datetime | None]:
@@ -62,10 +65,6 @@ def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[st
         whens[queue] = min(when, whens[queue]) if queue in whens else when
     return whens
 
-
-logger = logging.getLogger("mongoq.waiting")
-
-R = TypeVar("R")
 
 TRUST_SECONDS = 1.0
 """Seconds of patience from which on a waiter relies on an event that is under way."""
@@ -119,7 +118,8 @@ def _take_turn(
     result = yield from attempt()
     if result is not None:
         wait_queue.record_found()
-        wait_queue.took([event_key(item.id, item.due) for item in _items(result) if item.due is not None])
+        items = result if isinstance(result, list) else result.items  # type: ignore[attr-defined]  # a batch claim
+        wait_queue.took([event_key(item.id, item.due) for item in items if item.due is not None])
         return result
     wait_queue.record_nothing(waiter, changes, (yield from _seconds_to_next_try(context, wait_queue, changes)))
     return None
@@ -150,12 +150,6 @@ def _read_next_due(context: QueueContext[Any], wait_queue: WaitQueue) -> Flow[fl
     for other, changes in other_queues:
         other.record_poll(changes, dues.get(other.name, math.inf))
     return dues.get(wait_queue.name, math.inf)
-
-
-def _items(result: Any) -> list[Item[Any]]:
-    if isinstance(result, Item):
-        return [result]
-    return result if isinstance(result, list) else result.items  # a batch claim
 
 
 def _seconds_to_due(context: QueueContext[Any]) -> Flow[float]:

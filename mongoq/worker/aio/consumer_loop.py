@@ -16,7 +16,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.envelope import attempts_of
 from mongoq.model.item import Document, Item
 from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
+from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed

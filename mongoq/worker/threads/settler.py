@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, ResolvedOutcome, name_ending
-from mongoq.protocol.claim.reserve import make_marks
+from mongoq.protocol.claim.reservation import make_marks
 from mongoq.protocol.settle.apply_outcomes import (
     ItemOutcome,
     apply_outcomes_at_most_once,
