@@ -28,8 +28,8 @@ from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.expiry import start_or_expire
 from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
 from mongoq.protocol.flow import Command, Flow, Refused, ReplyLost, Unreadable, number_matched
-from mongoq.protocol.settle.bulk import make_statement
 from mongoq.protocol.settle.settle import release_update
+from mongoq.protocol.settle.settlement import make_statement
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 

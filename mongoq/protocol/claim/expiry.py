@@ -36,10 +36,10 @@ from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.settle.bulk import Wanted, run_bulk
+from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.bury import make_burial
 from mongoq.protocol.settle.settle import make_unstarted
-from mongoq.protocol.settle.settlement import Batch, Settlement
+from mongoq.protocol.settle.settlement import Batch, Settlement, Wanted
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 

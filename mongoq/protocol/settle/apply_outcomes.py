@@ -35,12 +35,12 @@ from mongoq.model.outcomes import (
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
-from mongoq.protocol.settle.bulk import Wanted, run_bulk
+from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
 from mongoq.protocol.settle.fork import check_fork, fork_items, make_output
 from mongoq.protocol.settle.move import Moves, Resolve, make_move
 from mongoq.protocol.settle.settle import make_commit, make_later, make_release, make_rollback
-from mongoq.protocol.settle.settlement import Batch
+from mongoq.protocol.settle.settlement import Batch, Wanted
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.worker")

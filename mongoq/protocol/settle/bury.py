@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -11,7 +10,7 @@ from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, queue_name, text
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.base.fence import begin_settle, is_gone
+from mongoq.protocol.base.fence import begin_settle
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settlement import Batch, Put, Settlement
@@ -53,10 +52,7 @@ def make_burial(
     now, dead = batch.now, dead_queue(context)
     counted = item.attempts if attempts is None else attempts
     update, marks = burial_update(context, item, reason=reason, error=error, attempts=counted, now=now)
-    happened = partial(is_gone, queue=dead, when=now)
-    return Settlement(
-        marks.on(update), happened, "dead", size=marks.size, put=Put(dead, now, is_new=True), is_burial=True
-    )
+    return Settlement(marks.on(update), "dead", size=marks.size, put=Put(dead, now, is_new=True), is_burial=True)
 
 
 def burial_update(

@@ -25,11 +25,10 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, Interruption, Wait, number_matched, own_error
-from mongoq.protocol.settle.bulk import Wanted, make_statement, run_bulk
+from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.move import CheckedMove, Handover, make_move, send_move
 from mongoq.protocol.settle.settle import make_commit
-from mongoq.protocol.settle.settlement import Batch
-from mongoq.protocol.settle.states import read_states
+from mongoq.protocol.settle.settlement import Batch, Wanted, make_statement, read_states
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_READS = 100

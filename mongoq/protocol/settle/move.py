@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -21,7 +20,7 @@ from mongoq.model.raw import count_hops_alike
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.model.trace_headers import trace_to_keep
-from mongoq.protocol.base.fence import begin_settle, is_gone
+from mongoq.protocol.base.fence import begin_settle
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Duplicate, Flow, with_place
 from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
@@ -179,11 +178,16 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
             update["$set"]["start_by"] = start_by
         if payload is not None:
             update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
-        new_key, fixed = handover.changes.get("key"), handover.when is not None
-        happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
         put = Put(handover.queue, when, handover.changes.get("priority"), is_new=True)
         size = len(handover.raw) + len(payload or b"") + marks.size + (0 if headers is None else len(headers.raw))
-        settlement = Settlement(marks.on(update), happened, "move", size=size, put=put, enters=handover.sequence)
+        settlement = Settlement(
+            marks.on(update),
+            "move",
+            size=size,
+            put=put,
+            enters=handover.sequence,
+            is_date_given=handover.when is not None,
+        )
         merge_patch(context, settlement, handover.patch)
         batch.alike[key] = settlement
     return batch.alike[key]

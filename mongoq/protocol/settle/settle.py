@@ -19,7 +19,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
 from mongoq.model.raw import RawBatch, one_due, remembers
 from mongoq.model.settings import KEEP
-from mongoq.protocol.base.fence import begin_settle, is_back, update_command
+from mongoq.protocol.base.fence import begin_settle, update_command
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, has_matched
 from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
@@ -113,26 +113,14 @@ def make_commit(
         changes = {} if payload is None else {"payload": context.broker.encoding.unwrap("payload", payload)}
         update = retention_update(context, item, batch.now, changes)
         if update is None:
-            settlement = Settlement(None, _is_deleted, "commit")
+            settlement = Settlement(None, "commit")
         else:
             # committed before, within the same millisecond, an item looks just the same
-            happened = partial(_is_kept, now=batch.now)
-            settlement = Settlement(marks.on(update), happened, "commit", size=marks.size, is_proof=False)
+            settlement = Settlement(marks.on(update), "commit", size=marks.size, is_proof=False)
         if context.settings.history is not None:  # a stub has no payload
             merge_patch(context, settlement, patch)
         batch.alike[key] = settlement
     return batch.alike[key]
-
-
-def _is_deleted(document: Document, item: Item[Any]) -> bool | None:
-    """Return False for a document that is still there, or ``None`` under our token: the delete may still come."""
-    return None if document.get("token") == item.token else False
-
-
-def _is_kept(document: Document, item: Item[Any], *, now: datetime) -> bool | None:
-    if "settled" in document:
-        return document["settled"] == item.token and document.get("processed") == now
-    return None if document.get("token") == item.token else False
 
 
 def retention_update(
@@ -158,10 +146,10 @@ def make_unstarted(context: QueueContext[Any], item: Item[Any], batch: Batch, *,
     if key not in batch.alike:
         update = retention_update(context, item, batch.now, {})
         if update is None:
-            batch.alike[key] = Settlement(None, _is_deleted, "expired")
+            batch.alike[key] = Settlement(None, "expired")
         else:
             update |= {"$inc": {"attempts": -1}} if claimed else {}
-            batch.alike[key] = Settlement(update, partial(_is_kept, now=batch.now), "expired", is_proof=False)
+            batch.alike[key] = Settlement(update, "expired", is_proof=False)
     return batch.alike[key]
 
 
@@ -230,8 +218,7 @@ def make_rollback(
             "$unset": {"token": ""},
             **({} if counted else {"$inc": {"attempts": -1}}),
         }
-        happened = partial(is_back, when=when, fewer=0 if counted else 1)
-        batch.alike[key] = Settlement(update, happened, "rollback", put=Put(context.name, when))
+        batch.alike[key] = Settlement(update, "rollback", put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -282,8 +269,7 @@ def make_release(
         update = release_update(when)
         update["$set"] |= throttled
         # an item that was released before looks just the same
-        happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
-        batch.alike[key] = Settlement(update, happened, "release", is_proof=False, put=put)
+        batch.alike[key] = Settlement(update, "release", is_proof=False, put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -300,8 +286,7 @@ def make_later(context: QueueContext[Any], item: Item[Any], batch: Batch, *, whe
         if not keeps_mark:
             update["$unset"] = {**update["$unset"], "batch": ""}
         # a time that the caller gave proves nothing: the item may have waited for it before
-        happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
-        batch.alike[key] = Settlement(update, happened, "release", is_proof=False, put=put)
+        batch.alike[key] = Settlement(update, "release", is_proof=False, put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -339,12 +324,6 @@ def make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, le
     """Return the settlement that extends leases; its answer is their new end."""
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
-        happened, put = partial(_is_extended, until=until), Put(context.name, until)
-        batch.alike[until] = Settlement({"$set": {"when": until}}, happened, None, answer=until, put=put)
+        update, put = {"$set": {"when": until}}, Put(context.name, until)
+        batch.alike[until] = Settlement(update, None, answer=until, put=put)
     return batch.alike[until]
-
-
-def _is_extended(document: Document, item: Item[Any], until: datetime) -> bool | None:
-    if document.get("token") != item.token:
-        return False
-    return True if document["when"] == until else None
