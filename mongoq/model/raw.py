@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
-from operator import attrgetter, itemgetter, methodcaller
+from operator import attrgetter
 from struct import Struct
 from typing import Any
 
@@ -14,11 +12,8 @@ import bson
 from bson import ObjectId
 from bson.errors import BSONError
 
-from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.envelope import ID_PREFIX, Document, queue_field
 from mongoq.model.item import Item
-from mongoq.model.sequence import held_target
-from mongoq.model.trail import is_countable
 
 Cut = tuple[bytes, bytes, bytes, int]
 """An id of 12 bytes, a payload in BSON, the bytes after it, and the time of processing in milliseconds."""
@@ -80,54 +75,7 @@ def is_fresh(document: Document) -> bool:
 
 Items = Sequence[Item[Any]]
 
-ITEM_TYPES = {Item}
-OBJECT_ID_TYPES = {ObjectId}
-DATE_TYPES = {datetime}
-
 _envelope = attrgetter("_document")
-_namespace = attrgetter("_namespace")
-_due = attrgetter("_due")
-_has_place = methodcaller("__contains__", "place")
-_has_origin = methodcaller("__contains__", "origin")
-_fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved")]
-
-
-@dataclass(frozen=True, slots=True)
-class RawBatch:
-    """Common facts of many items that are all reserved from one queue.
-
-    Attributes:
-        together: True when one token holds all of them.
-        until: end of the first of their leases.
-        ids: ids of the items.
-    """
-
-    together: bool
-    until: datetime
-    ids: list[ObjectId]
-
-
-def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | None:
-    """Check that all are different items, reserved from that queue; ``None`` when each needs a check of its own."""
-    if not (items and ITEM_TYPES.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
-        return None
-    envelopes = list(map(_envelope, items))
-    try:
-        ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
-    except KeyError:
-        return None
-    if any(map(_has_place, envelopes)):  # what leaves a sequence lets the next item go
-        return None
-    if any(map(_has_origin, envelopes)) and any(map(held_target, envelopes)):  # so does a letter that holds one
-        return None
-    if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_ID_TYPES.issuperset(map(type, chain(ids, tokens)))):
-        return None
-    if not DATE_TYPES.issuperset(map(type, ends)):
-        return None
-    # An item is there twice.
-    if len(set(map(bytes_of, ids))) < len(items):
-        return None
-    return RawBatch(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
 
 
 def ids_of(items: Items) -> list[Any]:
@@ -135,23 +83,6 @@ def ids_of(items: Items) -> list[Any]:
     return [document["_id"] for document in map(_envelope, items)]
 
 
-def one_due(items: Items) -> bool:
-    """Return whether all items were due at the same known time."""
-    first = items[0].due
-    return first is not None and all(first == due for due in map(_due, items))
-
-
 def has_start_by(items: Items) -> bool:
     """Return whether any item has a date by which it must be started."""
     return any("start_by" in document for document in map(_envelope, items))
-
-
-def count_hops_alike(items: Items) -> bool:
-    """Return whether a move adds one hop to each item: none is sent back, and other programs have spoiled no count."""
-    envelopes = list(map(_envelope, items))
-    return not any(map(_has_origin, envelopes)) and all(is_countable(each.get("hops", 0)) for each in envelopes)
-
-
-def remembers(items: Items) -> bool:
-    """Return whether the id of any item is remembered after it is settled."""
-    return any("once" in document for document in map(_envelope, items))

@@ -42,9 +42,7 @@ def settle_one(
     An item of a sequence is settled in a transaction: the caller's if there is one (``joined``), else one of its own.
     A crash before the commit leaves it reserved.
     """
-    # Looked at here, since almost all items have no place, and each function that a call enters takes its time.
-    document = item._document  # noqa: SLF001
-    if ("place" in document or "origin" in document or settlement.enters is not None) and is_in_order(item, settlement):
+    if is_in_order(item, settlement):
         wanted = [(item, settlement)]
         yield from get_ready_to_enter(context, wanted, joined=joined)
         record_in_order(
@@ -58,6 +56,9 @@ def is_in_order(item: Item[Any], settlement: Settlement) -> bool:
     """Return whether a settlement changes a sequence: the item leaves its place, takes one, or holds others up."""
     if settlement.enters is not None:
         return True
+    document = item._document  # noqa: SLF001
+    if "place" not in document and "origin" not in document:  # almost all items: said without another call
+        return False
     return settlement.leaves and (has_place(item) or find_held_target(item) is not None)
 
 

@@ -5,7 +5,7 @@ A single item is settled by one fenced command. Of many items, each settlement i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -17,14 +17,13 @@ from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
-from mongoq.model.raw import RawBatch, one_due, remembers
 from mongoq.model.settings import KEEP
-from mongoq.protocol.base.fence import begin_settle, update_command
+from mongoq.protocol.base.fence import update_command
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, has_matched
-from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
+from mongoq.protocol.settle.bulk import check_items, settle_bulk
 from mongoq.protocol.settle.bury import make_burial, reason_exhausted
-from mongoq.protocol.settle.in_order import settle_one
+from mongoq.protocol.settle.one import MakeSettlement, settle_item
 from mongoq.protocol.settle.settlement import (
     Batch,
     Patch,
@@ -58,46 +57,37 @@ NO_PATCH: Patch = {}
 
 
 def _settle_many(
-    context: QueueContext[Any],
-    items: Iterable[Item[Any]],
-    make: Callable[[QueueContext[Any], Item[Any], Batch], Settlement],
-    are_alike: Callable[[list[Item[Any]], RawBatch], bool],
-) -> Flow[tuple[list[Item[Any]], Batch]]:
-    """Settle items, each by ``make``; of items that are alike it is called once, with the first."""
-    checked, raw_batch = check_items(context, items)
+    context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement
+) -> Flow[list[tuple[Item[Any], Settlement]]]:
+    """Settle items, each by ``make``; each settlement is made before anything is sent."""
+    checked = check_items(context, items)
     if checked:
         yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    if raw_batch is not None and are_alike(checked, raw_batch):
-        yield from settle_alike(context, checked, make(context, checked[0], batch), raw_batch)
-    else:
-        yield from settle_bulk(context, [(item, make(context, item, batch)) for item in checked])
-    return checked, batch
+    wanted = [(item, make(context, item, batch)) for item in checked]
+    yield from settle_bulk(context, wanted)
+    return wanted
 
 
 # --- done ----------------------------------------------------------------------------------------
 
 
 def commit(
-    context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, joined: bool = False
+    context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, session: Any = None
 ) -> Flow[None]:
-    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
+    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
+
+    With a payload or a patch, it goes by a command of its own.
+    """
     value = None if payload is KEEP else context.codec.wrap(payload)
     checked = check_patch(context, patch, replaces_payload=value is not None)
-    yield from begin_settle(context, item)
-    settlement = make_commit(context, item, Batch(context.broker.clock), payload=value, patch=checked)
-    yield from settle_one(context, item, settlement, joined=joined)
+    make = partial(make_commit, payload=value, patch=checked) if checked or value is not None else make_commit
+    yield from settle_item(context, item, make, joined=session is not None, shared=make is make_commit)
 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Settle items as done."""
-    yield from _settle_many(context, items, make_commit, partial(_are_committed_alike, context))
-
-
-def _are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], raw_batch: RawBatch) -> bool:
-    """Return whether held items are committed in the same way as the first of them."""
-    same = context.settings.history is None or raw_batch.together  # what is kept tells its token
-    return same and context.stage is None and not remembers(items)
+    yield from _settle_many(context, items, make_commit)
 
 
 def make_commit(
@@ -186,22 +176,15 @@ def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand an item back after a failure; beyond its retries it is buried at once."""
-    length = duration(delay, "delay")
-    yield from begin_settle(context, item)
-    back = make_rollback(context, item, Batch(context.broker.clock), length=length, error=error)
-    yield from settle_one(context, item, back)
+    make = partial(make_rollback, length=duration(delay, "delay"), error=error)
+    yield from settle_item(context, item, make, shared=True)
 
 
 def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand items back after a failure; items without retries left are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-
-    def are_alike(checked: list[Item[Any]], _: RawBatch) -> bool:
-        settings = context.settings
-        return settings.max_retries is None or not settings.is_spent(max(item.attempts for item in checked))
-
-    yield from _settle_many(context, items, partial(make_rollback, length=length, error=error), are_alike)
+    yield from _settle_many(context, items, partial(make_rollback, length=length, error=error))
 
 
 def make_rollback(
@@ -224,32 +207,21 @@ def make_rollback(
 
 def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> Flow[None]:
     """Hand an item back unused: to its place, or put off by a delay."""
-    length = None if delay is None else duration(delay, "delay")
-    yield from begin_settle(context, item)
-    batch = Batch(context.broker.clock)
-    if length is None:
-        settlement = make_release(context, item, batch)
-    else:
-        settlement = make_later(context, item, batch, when=batch.due(length, None))
-    yield from settle_one(context, item, settlement)
+    yield from settle_item(
+        context, item, make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
+    )
 
 
 def release_many(
     context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration | None = None
 ) -> Flow[None]:
     """Hand items back unused: to their places, or put off by a delay."""
-    if delay is None:
-        yield from _settle_many(context, items, make_release, lambda checked, _: one_due(checked))
-        return
-    length = duration(delay, "delay")
+    make = make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
+    yield from _settle_many(context, items, make)
 
-    def make(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-        return make_later(context, item, batch, when=batch.due(length, None))
 
-    def are_alike(checked: list[Item[Any]], _: RawBatch) -> bool:
-        return not context.settings.is_spent(max(item.attempts for item in checked) - 1)
-
-    yield from _settle_many(context, items, make, are_alike)
+def _make_delayed(context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta) -> Settlement:
+    return make_later(context, item, batch, when=batch.due(length, None))
 
 
 def make_release(
@@ -306,18 +278,15 @@ def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Com
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
     """Extend the lease to ``lease`` from now, and return its new end."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    yield from begin_settle(context, item)
-    longer = make_extension(context, item, Batch(context.broker.clock), lease=length)
-    until: datetime = yield from settle_one(context, item, longer)
+    until: datetime = yield from settle_item(context, item, partial(make_extension, lease=length), shared=True)
     return until
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
     """Extend the leases to ``lease`` from now, and return the items with their new ends."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    longer = partial(make_extension, lease=length)
-    checked, batch = yield from _settle_many(context, items, longer, lambda *_: True)
-    return [item.held_until(longer(context, item, batch).answer) for item in checked]
+    wanted = yield from _settle_many(context, items, partial(make_extension, lease=length))
+    return [item.held_until(settlement.answer) for item, settlement in wanted]
 
 
 def make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
