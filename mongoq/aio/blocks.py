@@ -68,7 +68,7 @@ class AsyncReserved(AsyncRunner[QueueContext[M]]):
                 session = self._sessions.choose(KEEP)
             except ArgumentInvalid:  # this task has outlived the block of the transaction: the item is settled alone
                 session = None
-            commit = self._observed(group_commit.commit)(self._context, item, session=session)
+            commit = self._observed(settle.commit)(self._context, item, session=session)
             if session is not None:
                 commit = transaction.run_within(self._context, session, commit, item)
             await self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
@@ -83,7 +83,7 @@ class AsyncReserved(AsyncRunner[QueueContext[M]]):
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.
         if issubclass(type(error), Exception):
-            return self._observed(group_commit.rollback)(self._context, item, delay=self._delay, error=error)
+            return self._observed(settle.rollback)(self._context, item, delay=self._delay, error=error)
         return self._observed(settle.release)(self._context, item)
 
 

@@ -249,7 +249,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        await self._run_joined(group_commit.commit, item, payload=payload, patch=patch, session=session, reserved=item)
+        await self._run_joined(settle.commit, item, payload=payload, patch=patch, session=session, reserved=item)
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
@@ -263,7 +263,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        await self._run(group_commit.rollback, item, delay=delay, error=error)
+        await self._run(settle.rollback, item, delay=delay, error=error)
 
     async def release(self, item: Item[Any], *, delay: Duration | None = None) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -292,7 +292,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = await self._run(group_commit.extend, item, lease=lease)
+        until = await self._run(settle.extend, item, lease=lease)
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
@@ -347,7 +347,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
         await self._run_joined(
-            group_commit.move,
+            move.move,
             item,
             move.destination(self._context, context_of(to)),
             Move(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import chain
-from operator import attrgetter, itemgetter, methodcaller
+from operator import attrgetter
 from struct import Struct
 from typing import Any
 
@@ -28,8 +26,7 @@ from mongoq.model.encoding.error_text import (
     type_name,
 )
 from mongoq.model.encoding.ids import bytes_of
-from mongoq.model.item import Item, delivery_hash, is_countable
-from mongoq.model.sequence import held_target
+from mongoq.model.item import Item, delivery_hash
 
 Document = Mapping[str, Any]
 
@@ -297,47 +294,6 @@ Items = Sequence[Item[Any]]
 
 
 _envelope = attrgetter("_document")
-_namespace = attrgetter("_namespace")
-_due = attrgetter("_due")
-_has_place = methodcaller("__contains__", "place")
-_has_origin = methodcaller("__contains__", "origin")
-_fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved")]
-
-
-@dataclass(frozen=True, slots=True)
-class RawBatch:
-    """Common facts of many items that are all reserved from one queue.
-
-    Attributes:
-        together: True when one token holds all of them.
-        until: end of the first of their leases.
-        ids: ids of the items.
-    """
-
-    together: bool
-    until: datetime
-    ids: list[ObjectId]
-
-
-def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | None:
-    """Check that all are different items, reserved from that queue; ``None`` when each needs a check of its own.
-
-    So does one that leaves a sequence, or a letter that holds one: the next item goes on.
-    """
-    if not items or set(map(type, items)) != {Item} or set(map(_namespace, items)) != {namespace}:
-        return None
-    envelopes = list(map(_envelope, items))
-    try:
-        ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
-    except KeyError:
-        return None
-    if any(map(_has_place, envelopes)) or (any(map(_has_origin, envelopes)) and any(map(held_target, envelopes))):
-        return None
-    if set(map(type, chain(ids, tokens))) != {ObjectId} or set(map(type, ends)) != {datetime}:
-        return None
-    if set(queues) != {queue} or not all(reserved) or len(set(map(bytes_of, ids))) < len(items):
-        return None
-    return RawBatch(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
 
 
 def ids_of(items: Items) -> list[Any]:
@@ -345,23 +301,6 @@ def ids_of(items: Items) -> list[Any]:
     return [document["_id"] for document in map(_envelope, items)]
 
 
-def one_due(items: Items) -> bool:
-    """Return whether all items were due at the same known time."""
-    first = items[0].due
-    return first is not None and all(first == due for due in map(_due, items))
-
-
 def has_start_by(items: Items) -> bool:
     """Return whether any item has a date by which it must be started."""
     return any("start_by" in document for document in map(_envelope, items))
-
-
-def count_hops_alike(items: Items) -> bool:
-    """Return whether a move adds one hop to each item: none is sent back, and other programs have spoiled no count."""
-    envelopes = list(map(_envelope, items))
-    return not any(map(_has_origin, envelopes)) and all(is_countable(each.get("hops", 0)) for each in envelopes)
-
-
-def remembers(items: Items) -> bool:
-    """Return whether the id of any item is remembered after it is settled."""
-    return any("once" in document for document in map(_envelope, items))

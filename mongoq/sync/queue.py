@@ -250,7 +250,7 @@ class Queue(Batches[M], Contents[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        self._run_joined(group_commit.commit, item, payload=payload, patch=patch, session=session, reserved=item)
+        self._run_joined(settle.commit, item, payload=payload, patch=patch, session=session, reserved=item)
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
@@ -264,7 +264,7 @@ class Queue(Batches[M], Contents[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._run(group_commit.rollback, item, delay=delay, error=error)
+        self._run(settle.rollback, item, delay=delay, error=error)
 
     def release(self, item: Item[Any], *, delay: Duration | None = None) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -293,7 +293,7 @@ class Queue(Batches[M], Contents[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = self._run(group_commit.extend, item, lease=lease)
+        until = self._run(settle.extend, item, lease=lease)
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
@@ -348,7 +348,7 @@ class Queue(Batches[M], Contents[M], Local):
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
         self._run_joined(
-            group_commit.move,
+            move.move,
             item,
             move.destination(self._context, context_of(to)),
             Move(

@@ -40,9 +40,9 @@ AnyFlow = Callable[..., Flow[Any]]
 def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
     """Return the observed flows, by the flows whose place they take."""
     settled_alone: dict[AnyFlow, Operation] = {
-        group_commit.commit: conventions.COMMIT,
-        group_commit.rollback: conventions.ROLLBACK,
-        group_commit.move: conventions.MOVE,
+        settle.commit: conventions.COMMIT,
+        settle.rollback: conventions.ROLLBACK,
+        move.move: conventions.MOVE,
         settle.release: conventions.RELEASE,
         bury.bury: conventions.BURY,
     }

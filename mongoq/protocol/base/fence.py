@@ -103,34 +103,6 @@ def begin_settle(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     return ensure_ready(context)
 
 
-def is_back(document: Document, item: Item[Any], when: datetime, *, fewer: int = 0) -> bool | None:
-    """Recognise an update that returned the item to its queue, by the date it wrote and by the attempts.
-
-    ``fewer`` is the number of attempts that the update took back. Without it, the date must differ from the end of our
-    lease: another holder that took the item over and released it leaves the item in that very state.
-    """
-    if not fewer and when == item.lease_until:
-        return None
-    return _is_placed(document, item.queue, when, item.key, item.attempts - fewer)
-
-
-def is_gone(
-    document: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None, fixed: bool = False
-) -> bool | None:
-    """Recognise an update that moved an item to a queue under a key, by the date it wrote.
-
-    A ``fixed`` date comes from the caller and proves nothing: another holder may have moved the item with the same
-    date.
-    """
-    return None if fixed else _is_placed(document, queue, when, key, 0)
-
-
-def _is_placed(document: Document, queue: str, when: datetime, key: str | None, attempts: int) -> bool | None:
-    """Return ``True`` when the document lies unreserved in exactly this place, else ``None`` (uncertain)."""
-    place = document.get("q"), document.get("when"), document.get("key"), attempts_of(document)
-    return ("token" not in document and place == (queue, when, key, attempts)) or None
-
-
 def may_be_new(document: Document, item: Item[Any]) -> bool:
     """Return whether a push of the same key may have put the stored document in the item's place."""
     free = "token" not in document and "settled" not in document and not attempts_of(document)

@@ -34,9 +34,9 @@ from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim.expiry import EXPIRED_REASON, UNREAD, is_expired, make_expiry, settle_expired_head
 from mongoq.protocol.claim.reservation import give_back_items, update_held
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.settle.bulk import Wanted, run_bulk
+from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.bury import bury, reason_exhausted
-from mongoq.protocol.settle.settlement import Batch
+from mongoq.protocol.settle.settlement import Batch, Wanted
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.claim")

@@ -35,12 +35,13 @@ from mongoq.model.outcomes import (
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
-from mongoq.protocol.settle.bulk import Wanted, run_bulk
+from mongoq.protocol.sequence.enter import record_new
+from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
 from mongoq.protocol.settle.fork import check_fork, fork_items, make_output
 from mongoq.protocol.settle.move import Moves, Resolve, make_move
 from mongoq.protocol.settle.settle import make_commit, make_later, make_release, make_rollback
-from mongoq.protocol.settle.settlement import Batch
+from mongoq.protocol.settle.settlement import Batch, Settlement, Wanted
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.worker")
@@ -79,69 +80,51 @@ def apply_outcomes_of_queues(
     for context, _ in parts:  # before anything is sent: an error would hide what became of the items
         yield from ensure_ready(context)
     for context, outcomes in parts:
-        plan = _Plan(context, resolve, elsewhere)
+        batch, moves = Batch(context.broker.clock), Moves(context, resolve)
+        settlements: list[Wanted] = []
+        forks: list[tuple[Item[Any], Fork]] = []
         for item, outcome in outcomes:
             try:
-                plan.add(item, outcome)
+                match outcome:
+                    case Fork():
+                        forks.append((item, outcome))
+                    case SettledElsewhere():
+                        elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
+                    case _:
+                        settlements.append((item, _make_settlement(context, item, outcome, batch, moves)))
             except MongoqError as error:
                 failed[id_key(item.id)] = error
-        failed |= yield from plan.send()
+        failed |= (yield from run_bulk(context, settlements)).failed
+        failed |= yield from fork_items(context, forks, batch, moves)
     for settle_entries, entries in elsewhere.items():
         failed |= yield from settle_entries(entries)
     return failed
 
 
-class _Plan:
-    """Settlements of the items of one queue.
-
-    Args:
-        context: the queue.
-        resolve: turns the handle in a ``Move`` into its context.
-        elsewhere: receives the entries of items that are settled elsewhere, by the maker of their flow.
-    """
-
-    def __init__(self, context: QueueContext[Any], resolve: Resolve, elsewhere: dict[Any, list[Any]]) -> None:
-        self._context = context
-        self._elsewhere = elsewhere
-        self._batch, self._moves = Batch(context.broker.clock), Moves(context, resolve)
-        self._settlements: list[Wanted] = []
-        self._forks: list[tuple[Item[Any], Fork]] = []
-
-    def add(self, item: Item[Any], outcome: ResolvedOutcome) -> None:
-        """Add the settlement of an item, by its outcome.
-
-        Raises:
-            MongoqError: the outcome is impossible.
-        """
-        context, batch = self._context, self._batch
-        match outcome:
-            case Done() | Drop():
-                settlement = make_commit(context, item, batch)
-            case Move():
-                settlement = make_move(context, item, batch, self._moves.check(outcome))
-            case Failed():
-                length, error = duration(outcome.delay, "delay"), outcome.error
-                settlement = make_rollback(context, item, batch, length=length, error=error, counted=outcome.counted)
-            case Dead():
-                settlement = make_burial(context, item, batch, reason=outcome.reason, error=None)
-            case Release():
-                settlement = make_release(context, item, batch, outcome)
-            case Later():
-                settlement = make_later(context, item, batch, when=batch.due(outcome.delay, outcome.when))
-            case Fork():
-                self._forks.append((item, outcome))
-                return
-            case SettledElsewhere():
-                self._elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
-                return
-            case _:
-                raise make_unknown_error(outcome)
-        self._settlements.append((item, settlement))
-
-    def send(self) -> Flow[Mapping[Any, Exception]]:
-        """Settle the items, and return the errors of items that were not settled, by ``id_key``."""
-        tally = yield from run_bulk(self._context, self._settlements)
-        return tally.failed | (yield from fork_items(self._context, self._forks, self._batch, self._moves))
+def _make_settlement(
+    context: QueueContext[Any],
+    item: Item[Any],
+    outcome: Done | Drop | Move | Failed | Dead | Release | Later,
+    batch: Batch,
+    moves: Moves,
+) -> Settlement:
+    """Return the settlement of an item by its outcome; raises ``MongoqError`` when the outcome is impossible."""
+    match outcome:
+        case Done() | Drop():
+            return make_commit(context, item, batch)
+        case Move():
+            return make_move(context, item, batch, moves.check(outcome))
+        case Failed():
+            length, error = duration(outcome.delay, "delay"), outcome.error
+            return make_rollback(context, item, batch, length=length, error=error, counted=outcome.counted)
+        case Dead():
+            return make_burial(context, item, batch, reason=outcome.reason, error=None)
+        case Release():
+            return make_release(context, item, batch, outcome)
+        case Later():
+            return make_later(context, item, batch, when=batch.due(outcome.delay, outcome.when))
+        case _:
+            raise make_unknown_error(outcome)
 
 
 def find_problem(
@@ -201,31 +184,32 @@ def apply_outcomes_at_most_once(
 
 
 def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves) -> Flow[None]:
+    """Push what comes of an item that has left its queue; all outputs are checked before the first one is pushed."""
     match outcome:
         case Done() | Drop() | Release():
             return
         case Move():
-            yield from _push_outputs(context, item, [outcome], moves)
+            outputs = _make_outputs(context, item, [outcome], moves)
         case Fork():
-            yield from _push_outputs(context, item, outcome.moves, moves)
+            outputs = _make_outputs(context, item, outcome.moves, moves)
         case Later():
             # The item has left its queue: a copy of it waits there instead, under an id of its own.
             again = Move(context.name, delay=outcome.delay, when=outcome.when)
-            yield from _push_outputs(context, item, [again], moves)
+            outputs = _make_outputs(context, item, [again], moves)
         case Failed():
-            yield from _push_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
+            outputs = _make_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
         case Dead():
-            yield from _push_dead_letter(context, item, reason=outcome.reason, error=None)
+            outputs = _make_dead_letter(context, item, reason=outcome.reason, error=None)
         case SettledElsewhere():
             raise OutcomeInvalid("an item that has left its queue cannot be settled elsewhere")
         case _:
             raise make_unknown_error(outcome)
-
-
-def _push_outputs(context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves) -> Flow[None]:
-    # All outputs are checked before the first one is pushed.
-    for envelope in _make_outputs(context, item, outputs, moves):
-        yield from _push(context, envelope)
+    for envelope in outputs:
+        envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
+        yield from insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
+        record_new(context.broker, envelope)
+    if isinstance(outcome, Failed | Dead) and outputs:
+        context.count("dead")
 
 
 def _make_outputs(
@@ -239,8 +223,10 @@ def _make_outputs(
     return [make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]
 
 
-def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any) -> Flow[None]:
-    """Push a failed item to the dead queue, if there is one."""
+def _make_dead_letter(
+    context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any
+) -> list[dict[str, Any]]:
+    """Return the dead letter of a failed item; none without a dead queue."""
     now, dead = context.broker.clock.now(), context.settings.dead
     if dead is None:
         logger.error(
@@ -248,7 +234,7 @@ def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: st
             *(item.id, item.queue),
             extra=log_fields(item),
         )
-        return
+        return []
     update, _ = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     envelope = new_envelope(
         dead,
@@ -259,15 +245,7 @@ def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: st
         headers=dict(item.headers) or None,
         once=None,
     )
-    envelope |= {name: update["$set"][name] for name in ("origin", "error") if name in update["$set"]}
-    yield from _push(context, envelope)
-    context.count("dead")
-
-
-def _push(context: QueueContext[Any], envelope: dict[str, Any]) -> Flow[None]:
-    envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
-    yield from insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
-    context.broker.record_put(envelope["q"], envelope["when"], envelope["priority"], id=envelope["_id"])
+    return [envelope | {name: update["$set"][name] for name in ("origin", "error") if name in update["$set"]}]
 
 
 def _output_id(item: Item[Any], queue: str, place: int = 0) -> ObjectId:

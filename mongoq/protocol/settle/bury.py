@@ -11,9 +11,8 @@ from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, queue_name, text
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.settle.in_order import settle_one
+from mongoq.protocol.settle.one import settle_item
 from mongoq.protocol.settle.settlement import Batch, Put, Settlement
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -34,10 +33,7 @@ def bury(
     """Move an item to the dead queue; its origin records the reason."""
     if reason is not None:
         text(reason, "reason", REASON_BYTES)
-    yield from begin_settle(context, item)
-    batch = Batch(context.broker.clock)
-    burial = make_burial(context, item, batch, reason=reason, error=error, attempts=attempts)
-    yield from settle_one(context, item, burial)
+    yield from settle_item(context, item, partial(make_burial, reason=reason, error=error, attempts=attempts))
 
 
 def make_burial(
@@ -53,10 +49,7 @@ def make_burial(
     now, dead = batch.now, dead_queue(context)
     counted = item.attempts if attempts is None else attempts
     update, marks = burial_update(context, item, reason=reason, error=error, attempts=counted, now=now)
-    happened = partial(is_gone, queue=dead, when=now)
-    return Settlement(
-        marks.on(update), happened, "dead", size=marks.size, put=Put(dead, now, is_new=True), is_burial=True
-    )
+    return Settlement(marks.on(update), "dead", size=marks.size, put=Put(dead, now, is_new=True), is_burial=True)
 
 
 def burial_update(

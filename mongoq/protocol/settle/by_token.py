@@ -25,11 +25,10 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, Interruption, Wait, number_matched, own_error
-from mongoq.protocol.settle.bulk import Wanted, make_statement, run_bulk
+from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.move import CheckedMove, Handover, make_move, send_move
 from mongoq.protocol.settle.settle import make_commit
-from mongoq.protocol.settle.settlement import Batch
-from mongoq.protocol.settle.states import read_states
+from mongoq.protocol.settle.settlement import Batch, Wanted, make_statement, read_states
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_READS = 100
@@ -94,9 +93,7 @@ def read_held_documents(
 
 
 def _update_held(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
-    filter = {"_id": {"$in": list(ids)}, "token": token}
-    matched = yield from retry_until_reply(update_many_command(filter, update))
-    return matched
+    return (yield from retry_until_reply(update_many_command({"_id": {"$in": list(ids)}, "token": token}, update)))
 
 
 def update_many_command(filter: Mapping[str, Any], update: Any) -> Command[int]:
@@ -133,29 +130,23 @@ def extend_leases(
     """
     now = broker.clock.now()
     ends = [now + extension.lease for extension in wanted]
-    requests = list(_make_statements(wanted, ends))
+    requests = [
+        make_statement(extension.token, ids, {"$max": {"when": until}})
+        for extension, until in zip(wanted, ends, strict=True)
+        for ids in cut_ids(extension.ids)
+    ]
     arguments = {"requests": requests, "ordered": False}
     command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
     matched = yield from retry_until_reply(command)
-    if matched == sum(len(extension.ids) for extension in wanted):
-        return ends, set()
-    return ends, (yield from _find_lost(broker, wanted))
-
-
-def _make_statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) -> Iterable[Statement]:
-    for extension, until in zip(wanted, ends, strict=True):
-        for ids in cut_ids(extension.ids):
-            yield make_statement(extension.token, ids, {"$max": {"when": until}})
-
-
-def _find_lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
-    """Read the present holders of all items together, since leases not read yet are not extended meanwhile."""
     reservations = [(id, extension.token) for extension in wanted for id in extension.ids]
+    if matched == len(reservations):
+        return ends, set()
+    # The present holders of all items are read together, since leases not read yet are not extended meanwhile.
     tokens: dict[Any, Any] = {}
     for ids in cut_ids([id for id, _ in reservations]):
         states = yield from read_states(broker, ids)
         tokens.update((key, document.get("token")) for key, document in states.items())
-    return {(id_key(id), token) for id, token in reservations if tokens.get(id_key(id)) != token}
+    return ends, {(id_key(id), token) for id, token in reservations if tokens.get(id_key(id)) != token}
 
 
 def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error: TimeoutError) -> Flow[None]:
@@ -233,7 +224,12 @@ def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Fl
     yield from ensure_broker_ready(broker, write=True)
     for start in range(0, len(fenced_items), MAX_COMMAND_ITEMS):
         some = fenced_items[start : start + MAX_COMMAND_ITEMS]
-        documents = yield from _find_held(broker, some)
+        filter = {"_id": {"$in": [item.id for item in some]}, "token": {"$exists": True}}
+        # A move that replaces the headers keeps the trace in them.
+        reads_headers = any(item.handover is not None and item.handover.sets_headers for item in some)
+        unread = {name: 0 for name in UNREAD_FIELDS if not (reads_headers and name == "headers")}
+        found = yield from find_few(broker, filter, [("_id", 1)], len(some), projection=unread)
+        documents = {document["_id"].binary: document for document in found}
         queues: dict[str, list[tuple[FencedItem, Document]]] = {}
         for item in some:
             document = documents.get(item.id.binary)
@@ -245,16 +241,6 @@ def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Fl
         for queue, fenced in queues.items():
             yield from _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), fenced, result)
     return result
-
-
-def _find_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
-    ids = [item.id for item in fenced_items]
-    filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
-    # A move that replaces the headers keeps the trace in them.
-    reads_headers = any(item.handover is not None and item.handover.sets_headers for item in fenced_items)
-    unread = {name: 0 for name in UNREAD_FIELDS if not (reads_headers and name == "headers")}
-    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=unread)
-    return {document["_id"].binary: document for document in documents}
 
 
 def _settle_queue(

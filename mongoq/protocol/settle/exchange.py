@@ -1,6 +1,6 @@
 """Exchanges: settle reserved items and write new ones, many in one transaction.
 
-No item can fail another: the item that a transaction cannot settle is found, and the rest is tried again without it.
+No item can fail another: when a transaction cannot settle one of them, lost items are left out, or each is tried alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import make_lost_error
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable, own_error
-from mongoq.protocol.settle.states import read_states
+from mongoq.protocol.settle.settlement import read_states
 from mongoq.protocol.state.context import QueueContext
 
 W = TypeVar("W")
@@ -70,61 +70,50 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
     """
     if not wanted:
         return {}
-    broker = exchange.context.broker
+    context, broker = exchange.context, exchange.context.broker
+    keys = [id_key(exchange.item(entry).id) for entry in wanted]
     attempt = partial(exchange.attempt, wanted)
     if broker.serverless and len(wanted) > 1:
-        return (yield from _run_halves(exchange, wanted))
+        return (yield from _run_singly(exchange, wanted))
     try:
         try:
             result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
         except ITEM_ERRORS as error:
-            return (yield from _isolate_failure(exchange, wanted, error))
+            is_miss = isinstance(error, FenceMiss)
+            lost = (yield from _find_lost(context, list(map(exchange.item, wanted)))) if is_miss else {}
+            if lost:
+                rest = [entry for key, entry in zip(keys, wanted, strict=True) if key not in lost]
+                return {**lost, **(yield from run_exchange(exchange, rest))}
+            if len(wanted) > 1:
+                return (yield from _run_singly(exchange, wanted))
+            return {
+                keys[0]: make_lost_error(context, exchange.item(wanted[0]), None) if is_miss else _item_error(error)
+            }
     except Exception as error:  # raised here, it would hide what became of the other items of the caller
-        return {id_key(exchange.item(entry).id): own_error(error) for entry in wanted}
+        return dict.fromkeys(keys, own_error(error))
     exchange.on_done(result)
     return {}
 
 
-def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failures]:
-    """Find the items that an error is about, and try again with the others."""
-    context, item = exchange.context, exchange.item
-    lost_errors = (
-        (yield from _find_lost(context, [item(entry) for entry in wanted])) if isinstance(error, FenceMiss) else {}
-    )
-    if lost_errors:
-        rest = [entry for entry in wanted if id_key(item(entry).id) not in lost_errors]
-        return {**lost_errors, **(yield from run_exchange(exchange, rest))}
-    if len(wanted) > 1:
-        return (yield from _run_halves(exchange, wanted))
-    [entry] = wanted
-    return {
-        id_key(item(entry).id): make_lost_error(context, item(entry), None)
-        if isinstance(error, FenceMiss)
-        else _item_error(error)
-    }
+def _run_singly(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
+    failed: Failures = {}
+    for entry in wanted:
+        failed |= yield from run_exchange(exchange, [entry])
+    return failed
 
 
 def _item_error(error: Exception) -> Exception:
     """Return the error of one item; an error that the server would repeat becomes one that is not retried."""
     cause = own_error(error)
-    if isinstance(error, MongoqError) or not _is_permanent(error):
+    if isinstance(error, PartlyRefused):
+        is_permanent = all(isinstance(refusal, Refused | Duplicate) for refusal in error.refusals.values())
+    else:
+        is_permanent = isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
+    if isinstance(error, MongoqError) or not is_permanent:
         return cause
     invalid = OutcomeInvalid(f"it cannot be settled like that: {cause}")
     invalid.__cause__ = cause
     return invalid
-
-
-def _is_permanent(error: Exception) -> bool:
-    """Return whether an error would be the same another time."""
-    if isinstance(error, PartlyRefused):
-        return all(isinstance(refusal, Refused | Duplicate) for refusal in error.refusals.values())
-    return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
-
-
-def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
-    half = len(wanted) // 2
-    failed = yield from run_exchange(exchange, wanted[:half])
-    return {**failed, **(yield from run_exchange(exchange, wanted[half:]))}
 
 
 def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failures]:

@@ -20,9 +20,8 @@ from mongoq.model.settings import KEEP
 from mongoq.protocol.flow import Command, Flow, chunks, own_error
 from mongoq.protocol.push.push import due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.settle.bulk import BulkResult, group_by_statement, mark_done, settle_within
 from mongoq.protocol.settle.exchange import Exchange, run_exchange
+from mongoq.protocol.settle.in_order import InOrder, record_in_order, settle_within
 from mongoq.protocol.settle.move import Moves, new_headers
 from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch, Settlement
@@ -131,12 +130,9 @@ def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str
         document["trail"] = new_trail
 
 
-_Result = tuple[Sequence[_ForkedItem], list[Document], list[Promoted]]
-"""Items, their outputs as they were written, and other items that became heads of their sequences."""
-
-
-def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[_Result]:
-    _, promoted = yield from settle_within(context, [(forked.item, forked.settlement) for forked in wanted])
+def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[tuple[InOrder, list[Document]]]:
+    """Settle items and write their outputs in a transaction; return what is to be recorded of both."""
+    settled, promoted = yield from settle_within(context, [(forked.item, forked.settlement) for forked in wanted])
     entries = yield from enter_all(context.broker, [target for forked in wanted for target in forked.entered])
     outputs: list[Document] = []
     documents: list[RawBSONDocument] = []
@@ -147,12 +143,11 @@ def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[
             documents.append(raw if sequence is None else context.broker.encoding.raw(placed))
     for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
-    return wanted, outputs, promoted + [item for entry in entries.values() for item in entry.promoted]
+    promoted += [item for entry in entries.values() for item in entry.promoted]
+    return (settled, promoted), outputs
 
 
-def _record_done(context: QueueContext[Any], result: _Result) -> None:
-    forked_items, outputs, promoted = result
-    record_promoted(context.broker, promoted)
-    mark_done(context, group_by_statement((forked.item, forked.settlement) for forked in forked_items), BulkResult())
-    for document in outputs:
+def _record_done(context: QueueContext[Any], result: tuple[InOrder, list[Document]]) -> None:
+    record_in_order(context, result[0])
+    for document in result[1]:
         record_new(context.broker, document)

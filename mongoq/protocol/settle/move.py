@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import repeat
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, PayloadTooLarge
@@ -15,18 +14,17 @@ from mongoq.model.arguments import Duration, moment, queue_name, read_list
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Codec
 from mongoq.model.encoding.error_text import spoken
-from mongoq.model.envelope import count_hops_alike, trace_to_keep
+from mongoq.model.envelope import trace_to_keep
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
-from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Duplicate, Flow, with_place
 from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
 from mongoq.protocol.push.push import check_due, check_expires, check_headers
-from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
-from mongoq.protocol.settle.in_order import settle_one
+from mongoq.protocol.settle.bulk import check_items, settle_bulk
+from mongoq.protocol.settle.one import settle_item
 from mongoq.protocol.settle.settlement import (
     Batch,
     Patch,
@@ -95,11 +93,6 @@ class Handover:
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.unset_fields, "")}
 
     @property
-    def is_individual(self) -> bool:
-        """True if items need updates of their own: for the trace in their headers, or for a place in a sequence."""
-        return self.sets_headers or self.sequence is not None
-
-    @property
     def sets_headers(self) -> bool:
         """True if the move replaces the headers; then each item may have a trace of its own to keep."""
         return "headers" in self.changes
@@ -139,20 +132,18 @@ def move(
     options: Move,
     *,
     key: str | None = None,
-    joined: bool = False,
+    session: Any = None,
 ) -> Flow[None]:
-    """Move an item to another queue with a fresh budget of attempts, in one update."""
-    checked = check_move(context, to, options, key=key)
-    yield from begin_settle(context, item)
-    yield from send_move(context, item, checked, joined=joined)
+    """Move an item to another queue with a fresh budget of attempts, in one update; with a key, by its own command."""
+    yield from send_move(context, item, check_move(context, to, options, key=key), joined=session is not None)
 
 
 def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove, *, joined: bool = False) -> Flow[None]:
     """Send a move that was checked."""
     handover, _ = checked
-    settlement = make_move(context, item, Batch(context.broker.clock), checked)
+    is_shared = "key" not in handover.changes and handover.sequence is None
     try:
-        yield from settle_one(context, item, settlement, joined=joined)
+        yield from settle_item(context, item, partial(make_move, checked=checked), joined=joined, shared=is_shared)
     except Duplicate as duplicate:
         if "key" not in handover.changes:
             raise
@@ -178,11 +169,16 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
             update["$set"]["start_by"] = start_by
         if payload is not None:
             update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
-        new_key, fixed = handover.changes.get("key"), handover.when is not None
-        happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
         put = Put(handover.queue, when, handover.changes.get("priority"), is_new=True)
         size = len(handover.raw) + len(payload or b"") + marks.size + (0 if headers is None else len(headers.raw))
-        settlement = Settlement(marks.on(update), happened, "move", size=size, put=put, enters=handover.sequence)
+        settlement = Settlement(
+            marks.on(update),
+            "move",
+            size=size,
+            put=put,
+            enters=handover.sequence,
+            is_date_given=handover.when is not None,
+        )
         merge_patch(context, settlement, handover.patch)
         batch.alike[key] = settlement
     return batch.alike[key]
@@ -205,19 +201,19 @@ def new_headers(context: QueueContext[Any], item: Item[Any], handover: Handover)
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
     items, outcomes = _split_pairs(moves)
-    items, raw_batch = check_items(context, items, "moves")
-    alike = _are_alike(outcomes)
-    checked = _check_moves(context, outcomes[:1] if alike else outcomes, resolve)
+    items = check_items(context, items, "moves")
+    known, checked = Moves(context, resolve), []
+    for place, outcome in enumerate(outcomes):
+        try:
+            checked.append(known.check(outcome))
+        except ArgumentInvalid as error:
+            raise with_place(error, f"moves[{place}].") from error
     if not items:
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    same = alike and context.stage is None and not checked[0][0].is_individual and count_hops_alike(items)
-    if same and raw_batch is not None:
-        yield from settle_alike(context, items, make_move(context, items[0], batch, checked[0]), raw_batch)
-        return
-    each = zip(items, checked * len(items) if alike else checked, strict=True)
-    yield from settle_bulk(context, [(item, make_move(context, item, batch, handover)) for item, handover in each])
+    pairs = zip(items, checked, strict=True)
+    yield from settle_bulk(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])
 
 
 def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
@@ -233,27 +229,6 @@ def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
         if not isinstance(pair[1], Move):
             raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
     return [item for item, _ in pairs], [move for _, move in pairs]
-
-
-def _check_moves(context: QueueContext[Any], outcomes: list[Move], resolve: Resolve) -> list[CheckedMove]:
-    moves, checked = Moves(context, resolve), []
-    for place, move in enumerate(outcomes):
-        try:
-            checked.append(moves.check(move))
-        except ArgumentInvalid as error:
-            raise with_place(error, f"moves[{place}].") from error
-    return checked
-
-
-_attributes = [attrgetter(each.name) for each in fields(Move)]
-
-
-def _are_alike(moves: Sequence[Move]) -> bool:
-    """Return whether all moves have identical options, and leave the payloads unchanged."""
-    if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
-        return False
-    # equal is not enough: 1 equals True, which is refused
-    return all(all(map(is_, map(read, moves), repeat(read(moves[0])))) for read in _attributes)
 
 
 _but_payload = attrgetter("patch", "delay", "when", "priority", "headers", "sequence", "expires")

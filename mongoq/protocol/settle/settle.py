@@ -5,7 +5,7 @@ A single item is settled by one fenced command. Of many items, each settlement i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 from bson import ObjectId
 
 from mongoq.model.arguments import Duration, duration
-from mongoq.model.envelope import Document, RawBatch, error_document, expiry, one_due, remembers
+from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
 from mongoq.model.settings import KEEP
-from mongoq.protocol.base.fence import begin_settle, is_back, update_command
+from mongoq.protocol.base.fence import update_command
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, has_matched
-from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
+from mongoq.protocol.settle.bulk import check_items, settle_bulk
 from mongoq.protocol.settle.bury import make_burial, reason_exhausted
-from mongoq.protocol.settle.in_order import settle_one
+from mongoq.protocol.settle.one import MakeSettlement, settle_item
 from mongoq.protocol.settle.settlement import (
     Batch,
     Patch,
@@ -57,46 +57,37 @@ NO_PATCH: Patch = {}
 
 
 def _settle_many(
-    context: QueueContext[Any],
-    items: Iterable[Item[Any]],
-    make: Callable[[QueueContext[Any], Item[Any], Batch], Settlement],
-    are_alike: Callable[[list[Item[Any]], RawBatch], bool],
-) -> Flow[tuple[list[Item[Any]], Batch]]:
-    """Settle items, each by ``make``; of items that are alike it is called once, with the first."""
-    checked, raw_batch = check_items(context, items)
+    context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement
+) -> Flow[list[tuple[Item[Any], Settlement]]]:
+    """Settle items, each by ``make``; each settlement is made before anything is sent."""
+    checked = check_items(context, items)
     if checked:
         yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    if raw_batch is not None and are_alike(checked, raw_batch):
-        yield from settle_alike(context, checked, make(context, checked[0], batch), raw_batch)
-    else:
-        yield from settle_bulk(context, [(item, make(context, item, batch)) for item in checked])
-    return checked, batch
+    wanted = [(item, make(context, item, batch)) for item in checked]
+    yield from settle_bulk(context, wanted)
+    return wanted
 
 
 # --- done ----------------------------------------------------------------------------------------
 
 
 def commit(
-    context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, joined: bool = False
+    context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, session: Any = None
 ) -> Flow[None]:
-    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
+    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
+
+    With a payload or a patch, it goes by a command of its own.
+    """
     value = None if payload is KEEP else context.codec.wrap(payload)
     checked = check_patch(context, patch, replaces_payload=value is not None)
-    yield from begin_settle(context, item)
-    settlement = make_commit(context, item, Batch(context.broker.clock), payload=value, patch=checked)
-    yield from settle_one(context, item, settlement, joined=joined)
+    make = partial(make_commit, payload=value, patch=checked) if checked or value is not None else make_commit
+    yield from settle_item(context, item, make, joined=session is not None, shared=make is make_commit)
 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Settle items as done."""
-    yield from _settle_many(context, items, make_commit, partial(_are_committed_alike, context))
-
-
-def _are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], raw_batch: RawBatch) -> bool:
-    """Return whether held items are committed in the same way as the first of them."""
-    same = context.settings.history is None or raw_batch.together  # what is kept tells its token
-    return same and context.stage is None and not remembers(items)
+    yield from _settle_many(context, items, make_commit)
 
 
 def make_commit(
@@ -112,26 +103,14 @@ def make_commit(
         changes = {} if payload is None else {"payload": context.broker.encoding.unwrap("payload", payload)}
         update = retention_update(context, item, batch.now, changes)
         if update is None:
-            settlement = Settlement(None, _is_deleted, "commit")
+            settlement = Settlement(None, "commit")
         else:
             # committed before, within the same millisecond, an item looks just the same
-            happened = partial(_is_kept, now=batch.now)
-            settlement = Settlement(marks.on(update), happened, "commit", size=marks.size, is_proof=False)
+            settlement = Settlement(marks.on(update), "commit", size=marks.size, is_proof=False)
         if context.settings.history is not None:  # a stub has no payload
             merge_patch(context, settlement, patch)
         batch.alike[key] = settlement
     return batch.alike[key]
-
-
-def _is_deleted(document: Document, item: Item[Any]) -> bool | None:
-    """Return False for a document that is still there, or ``None`` under our token: the delete may still come."""
-    return None if document.get("token") == item.token else False
-
-
-def _is_kept(document: Document, item: Item[Any], *, now: datetime) -> bool | None:
-    if "settled" in document:
-        return document["settled"] == item.token and document.get("processed") == now
-    return None if document.get("token") == item.token else False
 
 
 def retention_update(
@@ -157,10 +136,10 @@ def make_unstarted(context: QueueContext[Any], item: Item[Any], batch: Batch, *,
     if key not in batch.alike:
         update = retention_update(context, item, batch.now, {})
         if update is None:
-            batch.alike[key] = Settlement(None, _is_deleted, "expired")
+            batch.alike[key] = Settlement(None, "expired")
         else:
             update |= {"$inc": {"attempts": -1}} if claimed else {}
-            batch.alike[key] = Settlement(update, partial(_is_kept, now=batch.now), "expired", is_proof=False)
+            batch.alike[key] = Settlement(update, "expired", is_proof=False)
     return batch.alike[key]
 
 
@@ -197,22 +176,15 @@ def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand an item back after a failure; beyond its retries it is buried at once."""
-    length = duration(delay, "delay")
-    yield from begin_settle(context, item)
-    back = make_rollback(context, item, Batch(context.broker.clock), length=length, error=error)
-    yield from settle_one(context, item, back)
+    make = partial(make_rollback, length=duration(delay, "delay"), error=error)
+    yield from settle_item(context, item, make, shared=True)
 
 
 def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand items back after a failure; items without retries left are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-
-    def are_alike(checked: list[Item[Any]], _: RawBatch) -> bool:
-        settings = context.settings
-        return settings.max_retries is None or not settings.is_spent(max(item.attempts for item in checked))
-
-    yield from _settle_many(context, items, partial(make_rollback, length=length, error=error), are_alike)
+    yield from _settle_many(context, items, partial(make_rollback, length=length, error=error))
 
 
 def make_rollback(
@@ -229,39 +201,27 @@ def make_rollback(
             "$unset": {"token": ""},
             **({} if counted else {"$inc": {"attempts": -1}}),
         }
-        happened = partial(is_back, when=when, fewer=0 if counted else 1)
-        batch.alike[key] = Settlement(update, happened, "rollback", put=Put(context.name, when))
+        batch.alike[key] = Settlement(update, "rollback", put=Put(context.name, when))
     return batch.alike[key]
 
 
 def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> Flow[None]:
     """Hand an item back unused: to its place, or put off by a delay."""
-    length = None if delay is None else duration(delay, "delay")
-    yield from begin_settle(context, item)
-    batch = Batch(context.broker.clock)
-    if length is None:
-        settlement = make_release(context, item, batch)
-    else:
-        settlement = make_later(context, item, batch, when=batch.due(length, None))
-    yield from settle_one(context, item, settlement)
+    yield from settle_item(
+        context, item, make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
+    )
 
 
 def release_many(
     context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration | None = None
 ) -> Flow[None]:
     """Hand items back unused: to their places, or put off by a delay."""
-    if delay is None:
-        yield from _settle_many(context, items, make_release, lambda checked, _: one_due(checked))
-        return
-    length = duration(delay, "delay")
+    make = make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
+    yield from _settle_many(context, items, make)
 
-    def make(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-        return make_later(context, item, batch, when=batch.due(length, None))
 
-    def are_alike(checked: list[Item[Any]], _: RawBatch) -> bool:
-        return not context.settings.is_spent(max(item.attempts for item in checked) - 1)
-
-    yield from _settle_many(context, items, make, are_alike)
+def _make_delayed(context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta) -> Settlement:
+    return make_later(context, item, batch, when=batch.due(length, None))
 
 
 def make_release(
@@ -281,8 +241,7 @@ def make_release(
         update = release_update(when)
         update["$set"] |= throttled
         # an item that was released before looks just the same
-        happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
-        batch.alike[key] = Settlement(update, happened, "release", is_proof=False, put=put)
+        batch.alike[key] = Settlement(update, "release", is_proof=False, put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -299,8 +258,7 @@ def make_later(context: QueueContext[Any], item: Item[Any], batch: Batch, *, whe
         if not keeps_mark:
             update["$unset"] = {**update["$unset"], "batch": ""}
         # a time that the caller gave proves nothing: the item may have waited for it before
-        happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
-        batch.alike[key] = Settlement(update, happened, "release", is_proof=False, put=put)
+        batch.alike[key] = Settlement(update, "release", is_proof=False, put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -320,30 +278,21 @@ def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Com
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
     """Extend the lease to ``lease`` from now, and return its new end."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    yield from begin_settle(context, item)
-    longer = make_extension(context, item, Batch(context.broker.clock), lease=length)
-    until: datetime = yield from settle_one(context, item, longer)
+    until: datetime = yield from settle_item(context, item, partial(make_extension, lease=length), shared=True)
     return until
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
     """Extend the leases to ``lease`` from now, and return the items with their new ends."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    longer = partial(make_extension, lease=length)
-    checked, batch = yield from _settle_many(context, items, longer, lambda *_: True)
-    return [item.held_until(longer(context, item, batch).answer) for item in checked]
+    wanted = yield from _settle_many(context, items, partial(make_extension, lease=length))
+    return [item.held_until(settlement.answer) for item, settlement in wanted]
 
 
 def make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
     """Return the settlement that extends leases; its answer is their new end."""
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
-        happened, put = partial(_is_extended, until=until), Put(context.name, until)
-        batch.alike[until] = Settlement({"$set": {"when": until}}, happened, None, answer=until, put=put)
+        update, put = {"$set": {"when": until}}, Put(context.name, until)
+        batch.alike[until] = Settlement(update, None, answer=until, put=put)
     return batch.alike[until]
-
-
-def _is_extended(document: Document, item: Item[Any], until: datetime) -> bool | None:
-    if document.get("token") != item.token:
-        return False
-    return True if document["when"] == until else None

@@ -1,23 +1,28 @@
-"""Settlements: the update that settles items, whether it has happened, and what follows it."""
+"""Settlements: the update or deletion that settles items, whether it has happened, and what follows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
+
+from bson import ObjectId
 
 from mongoq.errors import PatchInvalid, PayloadTooLarge, ReservationLost
 from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import SIZE_LIMIT
-from mongoq.model.envelope import Document
-from mongoq.model.item import Item, reservation_key
+from mongoq.model.envelope import Document, attempts_of, ids_of
+from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.operators import padding, patch_update
 from mongoq.model.process import Event
 from mongoq.protocol.base.fence import has_deleted, run_fenced, update_command
-from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow import Command, Flow, Refused
+from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.statements import Statement
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, Refused
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.trail import Ended, Marker
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -63,13 +68,13 @@ class Settlement:
 
     Attributes:
         update: the update that does it; ``None`` deletes the items.
-        happened: returns, from the stored document of an item, whether it was done.
         event: what to count; ``None`` leaves the items reserved.
         patch: the most bytes that a patch in it adds, or ``None`` without one. Patched items share no statement: a
             patch that does not fit one item must not fail another.
         room: the condition that a patch leaves room.
         size: the bytes of the update, when they count.
         is_proof: no item looks settled in this way unless this update did it.
+        is_date_given: the caller gave the date. It proves nothing: another holder may have moved the item to it.
         answer: the answer for the caller.
         put: where the items are put; ``None`` when they leave the queues.
         enters: the sequence at whose end the items take their places in the queue of ``put``.
@@ -77,12 +82,12 @@ class Settlement:
     """
 
     update: Mapping[str, Any] | None
-    happened: Callable[[Document, Item[Any]], bool | None]
     event: Event | None
     patch: int | None = None
     room: Mapping[str, Any] = field(default_factory=dict)
     size: int = 0
     is_proof: bool = True
+    is_date_given: bool = False
     answer: Any = None
     put: Put | None = None
     enters: str | None = None
@@ -95,6 +100,27 @@ class Settlement:
             return True
         changes = self.update["$set"]
         return "processed" in changes or "q" in changes
+
+    def has_happened(self, item: Item[Any], document: Document) -> bool | None:
+        """Return whether this was done to an item, from its stored document; ``None`` when that is uncertain."""
+        is_held = document.get("token") == item.token
+        if self.update is None:
+            return None if is_held else False  # the delete may still come
+        changes, unset = self.update["$set"], self.update.get("$unset", {})
+        if "processed" in changes:
+            if "settled" in document:
+                return (document["settled"], document.get("processed")) == (item.token, changes["processed"])
+            return None if is_held else False
+        if self.event is None:
+            return (document["when"] == changes["when"] or None) if is_held else False
+        # It went back or on, which the date that this update wrote shows, and the attempts.
+        attempts = changes.get("attempts", item.attempts + self.update.get("$inc", {}).get("attempts", 0))
+        if self.is_date_given or (attempts == item.attempts and changes["when"] == item.lease_until):
+            return None  # another holder that took the item over and released it leaves it in that very state
+        key = changes.get("key", None if "key" in unset else item.key)
+        place = document.get("q"), document.get("when"), document.get("key"), attempts_of(document)
+        wanted = changes.get("q", item.queue), changes["when"], key, attempts
+        return ("token" not in document and place == wanted) or None
 
 
 class Batch:
@@ -121,45 +147,101 @@ def settle_alone(
 
     A transaction (``joined``) may be tried again, so it is recorded by ``record_settled`` once it is over.
     """
-    command, put = _fenced_command(context, item, settlement), settlement.put
-    event = None if joined else settlement.event
+    if settlement.update is None:
+        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
+    else:
+        command = update_command(item.id, item.token, settlement.update)
+        if not context.broker.serverless:  # mongomock has no ``$bsonSize``
+            command.arguments["filter"].update(settlement.room)
+    event, put = None if joined else settlement.event, settlement.put
     try:
-        yield from run_fenced(context, item, command, lambda document: settlement.happened(document, item), event)
+        yield from run_fenced(context, item, command, partial(settlement.has_happened, item), event)
     except Refused as refused:
         if settlement.patch is None:
             raise
         raise patch_misfit_error(refused) from refused.cause
     except ReservationLost as lost:
         # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
-        if settlement.patch is not None and lost.certain and (yield from _is_still_held(context, item)):
-            raise patch_too_large_error(settlement.patch) from None
+        if settlement.patch is not None and lost.certain:
+            ours = {"_id": item.id, "token": item.token}
+            if (yield from find_one(context.broker, ours, {"_id": 1})) is not None:
+                raise patch_too_large_error(settlement.patch) from None
         raise
     if put is not None and not joined:
         put.record(context.broker, [item])
     return settlement.answer
 
 
-def record_settled(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> None:
-    """Count an item that was settled in a transaction, and wake the waiters of the queue it goes to."""
-    if settlement.event is not None:
-        context.broker.unsettled.discard(reservation_key(item))
-        context.count(settlement.event)
-    if settlement.put is not None:
-        settlement.put.record(context.broker, [item])
+Wanted = tuple[Item[Any], Settlement]
 
 
-def _fenced_command(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Command[bool]:
-    if settlement.update is None:
-        return Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
-    command = update_command(item.id, item.token, settlement.update)
-    if not context.broker.serverless:  # mongomock has no ``$bsonSize``
-        command.arguments["filter"].update(settlement.room)
-    return command
+@dataclass(slots=True)
+class Group:
+    """The items of one statement.
+
+    Attributes:
+        settlement: what is to become of them.
+        items: reserved under one token.
+        ids: ids of the items, kept: to ask each item again after a command takes longer.
+    """
+
+    settlement: Settlement
+    items: list[Item[Any]]
+    ids: list[Any]
+
+    def statement(self) -> Statement:
+        """Return the fenced statement that settles the items."""
+        return make_statement(self.items[0].token, self.ids, self.settlement.update, self.settlement.room)
 
 
-def _is_still_held(context: QueueContext[Any], item: Item[Any]) -> Flow[bool]:
-    ours = {"_id": item.id, "token": item.token}
-    return (yield from find_one(context.broker, ours, {"_id": 1})) is not None
+def group_alike(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iterator[Group]:
+    """Group items under one token that share a settlement."""
+    for start in range(0, len(items), MAX_COMMAND_ITEMS):
+        end = start + MAX_COMMAND_ITEMS
+        yield Group(settlement, items[start:end], ids[start:end])
+
+
+def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
+    """Group items that may share a statement: the same token, and the same settlement."""
+    groups: dict[Any, tuple[Settlement, list[Item[Any]]]] = {}
+    for item, settlement in wanted:
+        key = (id_key(item.token), settlement) if settlement.patch is None else id_key(item.id)
+        if key in groups:
+            groups[key][1].append(item)
+        else:
+            groups[key] = settlement, [item]
+    return chain.from_iterable(group_alike(settlement, items, ids_of(items)) for settlement, items in groups.values())
+
+
+def make_statement(
+    token: ObjectId | None, ids: Sequence[Any], update: Any, room: Mapping[str, Any] | None = None
+) -> Statement:
+    """Return the fenced statement for items under one token; the driver can retry the statement of a single item."""
+    multi = len(ids) > 1
+    arguments: dict[str, Any] = {
+        "filter": {"_id": {"$in": list(ids)} if multi else ids[0], "token": token, **(room or {})}
+    }
+    if update is not None:
+        arguments["update"] = update
+    return ("Delete" if update is None else "Update") + ("Many" if multi else "One"), arguments
+
+
+def record_settled(context: QueueContext[Any], groups: Iterable[Group]) -> None:
+    """Count settled items, and wake the waiters of the queues they go to; ``settle_alone`` does it for its item."""
+    events: Counter[Event] = Counter()
+    puts: dict[Put, list[Item[Any]]] = {}
+    for group in groups:
+        settlement = group.settlement
+        if settlement.event is not None:
+            if context.broker.unsettled:
+                context.broker.unsettled.difference_update(map(reservation_key, group.items))
+            events[settlement.event] += len(group.items)
+        if settlement.put is not None:
+            puts.setdefault(settlement.put, []).extend(group.items)
+    for put, items in puts.items():
+        put.record(context.broker, items)
+    for event, number in events.items():
+        context.count(event, number)
 
 
 def check_patch(context: QueueContext[Any], patch: Any, *, replaces_payload: bool) -> Patch:
@@ -203,3 +285,15 @@ def patch_misfit_error(refused: Exception) -> PatchInvalid:
 def patch_too_large_error(size: int) -> PayloadTooLarge:
     """Return the error for a patch that may add so many bytes to an item that has no room for them."""
     return PayloadTooLarge("patch", SIZE_LIMIT + size, SIZE_LIMIT)
+
+
+STATE_FIELDS: dict[str, Any] = dict.fromkeys(
+    ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
+)
+"""Projection of the fields that show whether an item was settled."""
+
+
+def read_states(broker: BrokerContext, ids: Sequence[Any]) -> Flow[dict[Any, Document]]:
+    """Read the present states of items (``find``), by ``id_key``; items that are gone are left out."""
+    documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
+    return {id_key(document["_id"]): document for document in documents}
