@@ -38,8 +38,8 @@ class CounterFlush:
         backend.register(self)
 
     def arm(self) -> None:
-        """Schedule a write of what callers have counted, if none is. Called after each operation."""
-        if self._counters and not self.armed and not self._stopped:
+        """Schedule a write, if none is. Called before each operation, so that a failure here cannot fail one."""
+        if not self.armed and not self._stopped:
             self.armed = True
             try:
                 self._cancel = self._start_later(FLUSH_INTERVAL_SECONDS, self.write, self._finish)
@@ -47,10 +47,15 @@ class CounterFlush:
                 self.armed = False
                 logger.debug("counters will be written later: %r", error)
 
+    def rearm(self) -> None:
+        """Schedule a write of counts that an operation has left; it may outlast the write scheduled by ``arm``."""
+        if not self.armed and self._counters:
+            self.arm()
+
     def _finish(self) -> None:
         """End a scheduled write; callers may have counted meanwhile."""
         self.armed = False
-        self.arm()
+        self.rearm()
 
     def stop(self) -> None:
         """Schedule no further write: the driver closes, and writes the rest itself."""

@@ -125,6 +125,9 @@ class AioDriver:
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
         self._performer.check_loop()  # async only
+        flusher = self._counter_flush
+        if flusher is not None and not flusher.armed:
+            flusher.arm()
         undo_log: UndoLog = []
         request: Request | None = None
         try:
@@ -150,9 +153,8 @@ class AioDriver:
                 flow.close()
             raise
         finally:
-            flusher = self._counter_flush
             if flusher is not None and not flusher.armed:
-                flusher.arm()
+                flusher.rearm()
 
     async def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog) -> None:
         """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""
