@@ -40,7 +40,7 @@ def measure_replay(name: str, place: Place, *, items: int, rounds: int) -> dict[
         part = _rate(measured(alone), items)
         noise = interleave(shell.caller, alone, alone, rounds=rounds, calls=1).rate_ratio()
         ways = partial(_mongoq, pairs, items), partial(_read_and_insert, pairs, items)
-        same = pairs.same_commands(*ways, ordered=False)  # a replay reads a page ahead
+        same = pairs.same_commands(*ways, ordered=False)  # a replay reads the next page while it inserts
         pairs.seed.clear({"$exists": True})
     report.progress(line(name, f"replay {items}, with reads", whole))
     report.progress(
