@@ -41,7 +41,8 @@ class ThreadPerformer:
 
     def perform(self, request: OwnRequest, undo_log: UndoLog) -> Any:
         """Perform a request."""
-        self.check_open()
+        if self.closed:
+            raise BrokerClosed
         if isinstance(request, Command):
             return self._send(request, undo_log)
         if isinstance(request, Begin):

@@ -162,10 +162,10 @@ class Query:
     def key_filter(self, queue: str) -> dict[str, Any]:
         """Return the part of ``filter`` that the keys of one index answer."""
         filter, _ = self._divide(queue)
-        if self.state == "blocked":
-            return {**filter, "$and": _places_in_sequences(self.after, self.last)}
         if self.after is None and self.last is None:
             return filter
+        if self.state == "blocked":
+            return {**filter, "$and": _places_in_sequences(self.after, self.last)}
         # One scan of the index for each part.
         places = _places_between([name for name, _ in self.order], self.after, self.last)
         return {"$or": [{"$and": [filter, *place]} for place in places]}
@@ -196,11 +196,8 @@ def _first_id(seconds: float) -> ObjectId:
 
 
 def _places_in_sequences(after: Document | None, last: Document | None) -> list[Mapping[str, Any]]:
-    """Return conditions of the blocked items after one document, up to another one; ``place`` is unique in a sequence.
-
-    The first condition matches every blocked item, since ``$and`` cannot be empty.
-    """
-    parts: list[Mapping[str, Any]] = [{"sequence": {"$gte": ""}}]
+    """Return conditions of the blocked items after one document, up to another one; ``place`` is unique in a sequence."""
+    parts: list[Mapping[str, Any]] = []
     for document, beyond, within in ((after, "$gt", "$gt"), (last, "$lt", "$lte")):
         if document is not None:
             sequence, place = document["sequence"], document["place"]
