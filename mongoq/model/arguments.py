@@ -122,7 +122,7 @@ def moment(value: Any, argument: str) -> datetime:
         # ``pandas.NaT`` is a datetime, and a user's own time zone may raise anything.
         raise ArgumentInvalid(argument, f"{value!r} is no time; where there is none, give None: {error}") from error
     if naive:
-        raise ArgumentInvalid(argument, f"a naive datetime says no time zone: {value!r}; give it one, such as UTC")
+        raise ArgumentInvalid(argument, "a naive datetime says no time zone; give it one, such as UTC")
     try:
         utc = value.astimezone(UTC)
     except OverflowError:

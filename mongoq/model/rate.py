@@ -370,7 +370,7 @@ class Slots:
 
 MISSING = b"missing"
 """Key of the items without the field: they share a bucket."""
-EXAMPLE = "give the name of a field, such as 'customer.id', or a function of the payload"
+KEY_EXAMPLE = "give the name of a field, such as 'customer.id', or a function of the payload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,11 +404,11 @@ def check_rate_key(value: Any) -> RateKey | None:
     if isinstance(value, str):
         parts = tuple(value.split("."))
         if not all(parts):
-            raise ArgumentInvalid("rate_key", f"{value!r:.60} has an empty part; {EXAMPLE}")
+            raise ArgumentInvalid("rate_key", f"{value!r:.60} has an empty part; {KEY_EXAMPLE}")
         return RateKey(parts, None)
     if callable(value):
         return RateKey((), value)
-    raise ArgumentInvalid("rate_key", f"a field or a function, not {type(value).__name__}; {EXAMPLE}")
+    raise ArgumentInvalid("rate_key", f"a field or a function, not {type(value).__name__}; {KEY_EXAMPLE}")
 
 
 def encode_key(value: Any) -> bytes:

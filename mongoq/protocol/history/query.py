@@ -196,7 +196,7 @@ def _first_id(seconds: float) -> ObjectId:
 
 
 def _places_in_sequences(after: Document | None, last: Document | None) -> list[Mapping[str, Any]]:
-    """Return conditions of the blocked items after one document, up to another one; ``place`` is unique in a sequence."""
+    """Return conditions of the blocked items after one document, up to another; a sequence has each ``place`` once."""
     parts: list[Mapping[str, Any]] = []
     for document, beyond, within in ((after, "$gt", "$gt"), (last, "$lt", "$lte")):
         if document is not None:
