@@ -110,6 +110,20 @@ async def test_cancelled_batches_leave_nothing_reserved_and_lose_nothing(
     assert {document["payload"]: document["attempts"] for document in documents} == attempts
 
 
+async def test_cancelled_batches_with_items_that_expire_leave_nothing_reserved(
+    own: tuple[Any, Commands], database: str, raw: Any
+) -> None:
+    client, commands = own
+    async with mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        for moment in MOMENTS:
+            await queue.push_many(range(3))
+            await queue.push("dated", expires=600)
+            items = await cancelled_at(commands, moment, queue.reserve_many(ITEMS))
+            await queue.release_many(items or [])
+    assert raw.count_documents({"q": "orders", "reserved": False, "attempts": 0}) == 4 * len(MOMENTS)
+
+
 async def test_a_cancelled_settlement_that_is_under_way_runs_to_its_end(
     own: tuple[Any, Commands], database: str, raw: Any
 ) -> None:

@@ -512,6 +512,21 @@ UNORDERED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def test_an_item_that_cannot_be_moved_costs_the_others_few_transactions(
+    listened: tuple[Commands, mongoq.Broker], raw: Any
+) -> None:
+    commands, broker = listened
+    queue = broker.queue("orders")
+    queue.push_many(range(100))
+    items = queue.reserve_many(100)
+    raw.update_one({"_id": items[70].id}, {"$set": {"hops": "of another program"}})
+    commands.sent.clear()
+    with pytest.raises(mongoq.BatchIncomplete) as incomplete:
+        queue.move_many([(item, mongoq.Move("next", sequence=str(item.payload % 10))) for item in items])
+    assert list(incomplete.value.failed) == [items[70].id]
+    assert commands.names().count("commitTransaction") < 10  # halves of halves
+
+
 def test_a_queue_without_sequences_hears_nothing_of_them(listened: tuple[Commands, mongoq.Broker]) -> None:
     commands, broker = listened
     queue = broker.queue("orders")

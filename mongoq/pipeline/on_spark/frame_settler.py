@@ -118,7 +118,7 @@ class Encoder:
         if self._several and TO not in self._names:
             raise self._wrong(f"no column {TO!r}, and the stage has several targets; add it")
         texts: tuple[Any, ...] = ((StringType,), "a string")
-        kinds = dict.fromkeys(TEXTS, texts)
+        kinds: dict[str, tuple[Any, ...]] = dict.fromkeys(TEXTS, texts)
         kinds[DELAY] = DURATION_TYPES, "seconds as a number, or an interval day to second"
         for name, (types, kind) in kinds.items():
             if name in self._names and not isinstance(schema[name].dataType, (*types, NullType)):

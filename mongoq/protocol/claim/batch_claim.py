@@ -205,10 +205,10 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow
     if projection is not None:  # it may leave out the token, by which items are settled
         readable = [{**document, "token": claim.token} for document in readable]
     items = claim.items(readable)
-    unreadable = len(read) - len(items)
-    for key, id in claim.ids.items() if unreadable else ():  # what can be read of such a document may lack its id
-        if unreadable and key not in items:
-            unreadable -= yield from foreign.bury_unreadable(claim.context, _id=id, token=claim.token)
+    if len(items) < len(read):  # what can be read of such a document may lack its id
+        for document in (yield from find_few(broker, filter, [("_id", 1)], len(ids), projection={"_id": 1})):
+            if id_key(document["_id"]) not in items:
+                yield from foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
     return items, True
 
 
@@ -249,7 +249,7 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     if len(items) == 1 and not more and not claim.runs_with_others:
         # The mark of a batch goes from an item that is returned alone: no other item can kill its holder. A crash
         # before it gives the item one run more.
-        yield from update_held(context, list(items.values()), {"$unset": {"batch": ""}})
+        yield from update_held(context, list(items.values()), {"$unset": {"batch": ""}}, claimed=list(items.values()))
     return {id_key(item.id): item for item in more}
 
 

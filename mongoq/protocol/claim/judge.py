@@ -156,7 +156,7 @@ def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) -> Flow[
     starting = [item for item in items if id_key(item.id) not in late]
     dated = [item for item in starting if item.stored("start_by") is not None]
     if dated:
-        held = yield from update_held(context, dated, {"$unset": {"start_by": ""}})
+        held = yield from update_held(context, dated, {"$unset": {"start_by": ""}}, claimed=starting)
         lost = {id_key(item.id) for item in dated} - {id_key(item.id) for item in held}
         starting = [item for item in starting if id_key(item.id) not in lost]
     return starting

@@ -47,18 +47,19 @@ def give_back_items(context: QueueContext[Any], items: Sequence[Item[Any]]) -> C
 
 
 def update_held(
-    context: QueueContext[Any], items: Sequence[Item[Any]], update: Mapping[str, Any]
+    context: QueueContext[Any], items: Sequence[Item[Any]], update: Mapping[str, Any], *, claimed: Sequence[Item[Any]]
 ) -> Flow[list[Item[Any]]]:
     """Update items that were claimed together, and return those that their token still holds (``update``).
 
-    Sent again after a lost reply, the update sets the same values. ``find`` tells which items are lost, if any.
+    ``claimed`` are all that the caller is to get: they are given back when the call is cancelled or fails. Sent again
+    after a lost reply, the update sets the same values. ``find`` tells which items are lost, if any.
     """
     fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
     command: Command[int] = Command(
         "update_many",
         {"filter": fence, "update": update},
         number_matched,
-        undo=lambda _: give_back_items(context, items),
+        undo=lambda _: give_back_items(context, claimed),
         resolved=True,
     )
     number = yield from retry_until_reply(command)
@@ -74,5 +75,5 @@ def renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease: time
     until, now = items[0].lease_until if items else None, context.broker.clock.now()
     if until is None or now < until - lease / 2:
         return items
-    held = yield from update_held(context, items, {"$set": {"when": now + lease}})
+    held = yield from update_held(context, items, {"$set": {"when": now + lease}}, claimed=items)
     return [item.held_until(now + lease) for item in held]

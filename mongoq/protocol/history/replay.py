@@ -213,9 +213,9 @@ class _Source:
     def __init__(self, task: Task, query: Query) -> None:
         context = self._context = task.context
         self.missing: tuple[ObjectId, ...] = ()
-        self._fields: dict[str, int] | None = None
+        self._projection: Mapping[str, int] | None = None
         if task.as_stored:
-            self._fields = COPIED_FIELDS if task.hop is None else {**COPIED_FIELDS, "trail": 1}
+            self._projection = COPIED_FIELDS if task.hop is None else {**COPIED_FIELDS, "trail": 1}
         if query.ids is None:
             until = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
             query = replace(query, until=until).narrow({COPY_MARK: {"$ne": context.name}})
@@ -241,7 +241,7 @@ class _Source:
             query = self._rest
             if query.ids is None:
                 page = replace(query, page=size)
-                documents, self._rest = yield from documents_page(self._context, page, fields=self._fields)
+                documents, self._rest = yield from documents_page(self._context, page, fields=self._projection)
             else:
                 ids = query.ids[:size]
                 found = yield from self._find(ids, None)
@@ -456,7 +456,7 @@ class _Batch:
 
         The key is not used again, because a newer item may have it by now. ``None`` for an item to skip.
         """
-        task = self._task
+        task, typed = self._task, item
         try:
             if task.hop is not None:
                 item = item.with_payload(payload_at(item.stored("trail"), task.hop))

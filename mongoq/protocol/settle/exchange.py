@@ -1,6 +1,6 @@
 """Exchanges: settle reserved items and write new ones, many in one transaction.
 
-No item can fail another: when a transaction cannot settle one of them, lost items are left out, or each is tried alone.
+No item can fail another: when a transaction cannot settle one of them, lost items are left out, or halves are tried.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
     keys = [id_key(exchange.item(entry).id) for entry in wanted]
     attempt = partial(exchange.attempt, wanted)
     if broker.serverless and len(wanted) > 1:
-        return (yield from _run_singly(exchange, wanted))
+        return (yield from _run_halves(exchange, wanted))
     try:
         try:
             result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
@@ -85,7 +85,7 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
                 rest = [entry for key, entry in zip(keys, wanted, strict=True) if key not in lost]
                 return {**lost, **(yield from run_exchange(exchange, rest))}
             if len(wanted) > 1:
-                return (yield from _run_singly(exchange, wanted))
+                return (yield from _run_halves(exchange, wanted))
             return {
                 keys[0]: make_lost_error(context, exchange.item(wanted[0]), None) if is_miss else _item_error(error)
             }
@@ -95,11 +95,11 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
     return {}
 
 
-def _run_singly(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
-    failed: Failures = {}
-    for entry in wanted:
-        failed |= yield from run_exchange(exchange, [entry])
-    return failed
+def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
+    """Exchange two halves: one bad item of 1,000 costs 20 transactions, and 1,000 singly, in which leases run out."""
+    half = len(wanted) // 2
+    failed = yield from run_exchange(exchange, wanted[:half])
+    return {**failed, **(yield from run_exchange(exchange, wanted[half:]))}
 
 
 def _item_error(error: Exception) -> Exception:

@@ -285,8 +285,9 @@ class Engine:
 
     def _is_idle(self) -> bool:
         """Return whether all consumers have stopped by themselves; without consumers, whether all sources are over."""
-        parts: Sequence[Any] = self.loops or self.source_runners
-        return all(part.halted if self.loops else part.over for part in parts)
+        if self.loops:
+            return all(loop.halted for loop in self.loops)
+        return all(runner.over for runner in self.source_runners)
 
     def _end_all(self) -> None:
         """End all loops, after any kind of end of the main loop."""
