@@ -213,9 +213,8 @@ class _Source:
     def __init__(self, task: Task, query: Query) -> None:
         context = self._context = task.context
         self.missing: tuple[ObjectId, ...] = ()
-        self._projection: Mapping[str, int] | None = None
-        if task.as_stored:
-            self._projection = COPIED_FIELDS if task.hop is None else {**COPIED_FIELDS, "trail": 1}
+        trail = {} if task.hop is None else {"trail": 1}
+        self._projection = {**COPIED_FIELDS, **trail} if task.as_stored else None
         if query.ids is None:
             until = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
             query = replace(query, until=until).narrow({COPY_MARK: {"$ne": context.name}})
