@@ -235,7 +235,7 @@ class BrokerContext:
     def record_put(
         self, queue: str, when: datetime, *priorities: Any, number: int = 1, id: Any = None, is_new: bool = True
     ) -> None:
-        """Count new items, lower the bounds of claims, drop what was read ahead behind them, and wake waiters.
+        """Count new items, lower the bounds of claims, and wake waiters.
 
         Called after each write that puts items into a queue, or makes items due there again; the only such call.
 
@@ -336,7 +336,7 @@ class QueueContext(Generic[M]):
     def record_put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
         """Record pushed items, due at ``at`` in milliseconds since 1970, as ``BrokerContext.record_put`` does.
 
-        Most pushes meet no waiter, bound or read-ahead: then no date is made, which takes longer than all the rest.
+        Most pushes meet no waiter or bound: then no date is made, which takes longer than all the rest.
         """
         broker = self.broker
         if self.state.claim_hints.fast or self.name in broker.registry.wait_queues:
