@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-
-from mongoq.model.clock import milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,3 @@ EXPIRES = Index("mongoq1_expires", ("expires",), ("expires",), {"expireAfterSeco
 """TTL index: the server deletes a document at its date."""
 
 INDEXES = (CLAIM, KEY, HISTORY, SEQUENCE, EXPIRES)
-
-ClaimPlace = tuple[float, float]
-"""Place of an item in the order of claims, but for its id: priority, and time in milliseconds since 1970."""
-
-
-def claim_place(priority: int | None, when: datetime | None) -> ClaimPlace:
-    """Return the place of an item in the order of claims; a value that is not known counts as the first."""
-    return -math.inf if priority is None else priority, -math.inf if when is None else milliseconds(when)
