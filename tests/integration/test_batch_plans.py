@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import bson
 import pytest
+from bson.raw_bson import RawBSONDocument
 
 import mongoq
 from tests.integration.commands import Commands, explain, listened_to
@@ -60,3 +62,21 @@ def test_the_ids_of_items_that_were_claimed_before_come_from_the_index_alone(
     assert not {"FETCH", "SORT", "COLLSCAN"} & set(plan.stages), plan.stages
     assert "IXSCAN" in plan.stages
     assert (plan.keys, plan.documents) == (20, 0)
+
+
+def test_an_item_that_cannot_be_decoded_costs_no_command_for_each_of_the_others(
+    uri: str, database: str, raw: Any
+) -> None:
+    """The others are suspects without runs left: a neighbour may have killed their holder, so they stay."""
+    with listened_to(uri, database) as (broker, commands):
+        queue = broker.queue("orders", max_retries=1)
+        ids = queue.push_many(["x"] * READY + ["ABC"])
+        spent = {"attempts": 5, "batch": ids[0], "token": ids[0], "by": "x"}
+        raw.update_many({"_id": {"$in": ids[:READY]}}, {"$set": spent})
+        unreadable = bson.encode(raw.find_one({"_id": ids[READY]}) | {"by": "x"}).replace(b"ABC", b"\xff\xfe\xfd")
+        raw.delete_one({"_id": ids[READY]})
+        raw.insert_one(RawBSONDocument(unreadable))
+        commands.sent.clear()
+        queue.reserve_many(READY + 1)
+        assert commands.names().count("findAndModify") < 5
+    assert raw.find_one({"q": "orders.dead"}, {"_id": 1}) == {"_id": ids[READY]}
