@@ -1,6 +1,6 @@
-"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio; driver and worker of threads likewise.
+"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio; core, driver and worker of threads likewise.
 
-    python scripts/unasync.py            write mongoq/sync, mongoq/drivers/threads and mongoq/worker/threads
+    python scripts/unasync.py            write mongoq/sync, mongoq/protocol_threads, mongoq/drivers/threads, …
     python scripts/unasync.py --check    write nothing; exit 1 and name what is stale
 
 Code is translated token by token: `async` and `await` go, names are replaced after the tables
@@ -15,6 +15,9 @@ Where the two shells must differ, a comment in the asyncio shell says so:
 
 The first drops the statement it ends (with its whole block, if it is the head of one), the second
 becomes the statement it holds.
+
+Of the core (``SHARED``), only what differs is generated: a definition that has `async` in it, or uses one
+that has. Everything else, classes, errors and state above all, exists once: the twin imports it.
 """
 
 from __future__ import annotations
@@ -33,11 +36,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TREES = {
+    "mongoq/protocol": "mongoq/protocol_threads",
     "mongoq/aio": "mongoq/sync",
     "mongoq/drivers/aio": "mongoq/drivers/threads",
     "mongoq/worker/aio": "mongoq/worker/threads",
+    "mongoq/telemetry/aio": "mongoq/telemetry/threads",
 }
 """What is generated, by what it is generated from."""
+SHARED = "mongoq/protocol"
+"""The tree whose twin shares with it what does not differ."""
+ASYNC_TYPES = frozenset({"AsyncGenerator", "AsyncIterable", "AsyncIterator", "Awaitable", "Coroutine"})
 
 NAMES = {
     "AsyncBatches": "Batches",
@@ -95,6 +103,7 @@ DOTTED = {
     "mongoq.drivers.group_commit_aio": "mongoq.drivers.group_commit_threads",
     "mongoq.drivers.performer_aio": "mongoq.drivers.performer_threads",
     "mongoq.worker.aio": "mongoq.worker.threads",
+    "mongoq.telemetry.aio": "mongoq.telemetry.threads",
     "mongoq.worker.executor_aio": "mongoq.worker.executor_threads",
     "pymongo.asynchronous": "pymongo.synchronous",
     "anyio.sleep": "time.sleep",
@@ -196,12 +205,227 @@ def render(source: str, name: str, target: str, root: Path = ROOT) -> str:
 def generate(root: Path = ROOT) -> dict[Path, str]:
     """What the generated trees should hold: a text for every file of what they are generated from."""
     generated = {}
+    sources = {
+        f"{origin}/{path.relative_to(root / origin).as_posix()}": path.read_text(encoding="utf-8")
+        for origin in TREES
+        for path in sorted((root / origin).rglob("*.py"))
+    }
+    twins = Twins(sources)
     for origin, target in TREES.items():
-        for path in sorted((root / origin).rglob("*.py")):
-            inside = path.relative_to(root / origin).as_posix()
-            text = render(path.read_text(encoding="utf-8"), f"{origin}/{inside}", f"{target}/{inside}", root)
-            generated[root / target / inside] = text
+        for name, text in sources.items():
+            if not name.startswith(f"{origin}/") or (origin == SHARED and not twins.has_twin(name)):
+                continue
+            inside = name.removeprefix(f"{origin}/")
+            generated[root / target / inside] = render(twins.split(name), name, f"{target}/{inside}", root)
     return generated
+
+
+# --- what twins share ----------------------------------------------------------------------------
+
+
+class Twins:
+    """Which names of the shared tree have a twin: those that are async, or use one that is.
+
+    Args:
+        sources: the texts of all files that are generated from, by path.
+    """
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self._texts = sources
+        self._trees = {name: ast.parse(text) for name, text in sources.items()}
+        self._modules = {_module(name): name for name in sources if name.startswith(f"{SHARED}/")}
+        self._imports = {name: self._find_imports(tree) for name, tree in self._trees.items()}
+        self._definitions = {name: _definitions(self._trees[name]) for name in self._modules.values()}
+        self._twinned: set[tuple[str, str]] = set()
+        while self._spread():
+            pass
+        self._asked = self._find_asked()
+
+    def has_twin(self, name: str) -> bool:
+        """Return whether a module of the shared tree has a twin; packages have one."""
+        return name.endswith("__init__.py") or any(module == name for module, _ in self._twinned)
+
+    def is_twinned(self, module: str, attribute: str) -> bool:
+        """Return whether a name of a module, by its dotted name, differs between the twins."""
+        name = self._modules.get(module)
+        return name is not None and ((name, attribute) in self._twinned or self._is_twinned_import(name, attribute))
+
+    def split(self, name: str) -> str:
+        """Return the part of a module that its twin is made of, with its imports from the twins of others."""
+        lines = self._texts[name].splitlines(keepends=True)
+        own, shared = set[str](), set[str]()
+        dropped: set[int] = set()
+        for statement in self._trees[name].body if name.startswith(f"{SHARED}/") else ():
+            names = _defined(statement)
+            if names and not any((name, each) in self._twinned for each in names):
+                shared |= names
+                dropped |= _lines_with_docstring(self._trees[name], statement, lines)
+            else:
+                own |= _used(statement)
+        lines = self._replace_imports(name, lines)
+        kept = [line for number, line in enumerate(lines, start=1) if number not in dropped]
+        asked = self._asked.get(_module(name), set())
+        # As ``a as a``, an import is an export as well.
+        wanted = [f"{each} as {each}" if each in asked else each for each in sorted(shared & (own | asked))]
+        if wanted:
+            place = next(
+                n for n, line in enumerate(kept) if line.startswith(("import ", "from ")) and "__future__" not in line
+            )
+            kept.insert(place, f"from {_module(name)} import {', '.join(wanted)}\n")
+        return "".join(kept)
+
+    def _find_imports(self, tree: ast.Module) -> dict[str, tuple[str, str | None]]:
+        """Return what each imported name stands for: a module, or a name of a module."""
+        found: dict[str, tuple[str, str | None]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    found[alias.asname or alias.name] = (
+                        (inner, None) if inner in self._modules else (node.module, alias.name)
+                    )
+        return found
+
+    def _is_twinned_import(self, name: str, used: str) -> bool:
+        module, attribute = self._imports[name].get(used, ("", None))
+        return attribute is not None and self.is_twinned(module, attribute)
+
+    def _spread(self) -> bool:
+        """Add the definitions that use a twinned name; return whether there were any."""
+        found = {
+            (name, each)
+            for name, definitions in self._definitions.items()
+            for each, statement in definitions.items()
+            if (name, each) not in self._twinned and self._differs(name, statement)
+        }
+        self._twinned |= found
+        return bool(found)
+
+    def _differs(self, name: str, statement: ast.stmt) -> bool:
+        first, last = _first_line(statement), statement.end_lineno or statement.lineno
+        text = "".join(self._texts[name].splitlines(keepends=True)[first - 1 : last])
+        if re.search(r"#\s*(a?sync) only\b", text):
+            return True
+        for node in ast.walk(statement):
+            if isinstance(node, ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await):
+                return True
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module, attribute = self._imports[name].get(node.value.id, ("", ""))
+                if attribute is None and self.is_twinned(module, node.attr):
+                    return True
+        return any(
+            used in ASYNC_TYPES or (name, used) in self._twinned or self._is_twinned_import(name, used)
+            for used in _used(statement)
+        )
+
+    def _find_asked(self) -> dict[str, set[str]]:
+        """Return the names that are asked of modules, by the modules: as ``settle.commit``."""
+        asked: dict[str, set[str]] = {}
+        for name, tree in self._trees.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    module, attribute = self._imports[name].get(node.value.id, ("", ""))
+                    if attribute is None:
+                        asked.setdefault(module, set()).add(node.attr)
+        return asked
+
+    def _replace_imports(self, name: str, lines: list[str]) -> list[str]:
+        """Write each import from the shared tree as two: of what has a twin, and of what has none."""
+        lines = list(lines)
+        for node in ast.walk(self._trees[name]):
+            if (
+                not isinstance(node, ast.ImportFrom)
+                or node.module is None
+                or not node.module.startswith(_module(SHARED))
+            ):
+                continue
+            twinned, plain = [], []
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                is_twin = (
+                    self.has_twin(self._modules[inner])
+                    if inner in self._modules
+                    else self.is_twinned(node.module, alias.name)
+                )
+                (twinned if is_twin else plain).append(ast.unparse(alias))
+            indent = " " * node.col_offset
+            target = node.module.replace(_module(SHARED), _module(TREES[SHARED]), 1)
+            texts = [
+                f"{indent}from {module} import {', '.join(names)}\n"
+                for module, names in ((target, twinned), (node.module, plain))
+                if names
+            ]
+            last = node.end_lineno or node.lineno
+            lines[node.lineno - 1 : last] = ["".join(texts), *[""] * (last - node.lineno)]
+        return lines
+
+
+def _module(name: str) -> str:
+    """The dotted name of a file or folder."""
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _defined(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a module defines; those of imports do not count."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)} - {"__all__"}
+    return set()
+
+
+def _definitions(tree: ast.Module) -> dict[str, ast.stmt]:
+    return {name: statement for statement in tree.body for name in _defined(statement)}
+
+
+def _used(statement: ast.AST) -> set[str]:
+    """The names of the module that a statement uses, or exports by ``__all__``."""
+    used = _free(statement)
+    if "__all__" in used:
+        used |= {node.value for node in ast.walk(statement) if isinstance(node, ast.Constant)}
+    return used
+
+
+def _free(node: ast.AST) -> set[str]:
+    """The names that code uses without binding them itself, as parameters and local variables."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    found = {name for child in ast.iter_child_nodes(node) for name in _free(child)}
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return found
+    body = node.body if isinstance(node.body, list) else []
+    bound = {each.id for part in body for each in ast.walk(part) if isinstance(each, ast.Name) and not _loads(each)}
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+    bound |= {argument.arg for argument in arguments if argument is not None}
+    outside = {name for part in _outside(node) for name in _free(part)}
+    return (found - bound) | outside
+
+
+def _loads(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Load)
+
+
+def _outside(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Iterator[ast.AST]:
+    """The parts of a function that belong to the scope around it: annotations, defaults, decorators."""
+    yield node.args
+    if not isinstance(node, ast.Lambda):
+        yield from node.decorator_list
+        yield from [node.returns] if node.returns else []
+
+
+def _lines_with_docstring(tree: ast.Module, statement: ast.stmt, lines: list[str]) -> set[int]:
+    """The lines of a definition, with its comments above and the string below that describes it."""
+    body = tree.body
+    first, last = _first_line(statement), statement.end_lineno or statement.lineno
+    following = body[body.index(statement) + 1 :][:1]
+    if following and isinstance(statement, ast.Assign | ast.AnnAssign):
+        after = following[0]
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            last = after.end_lineno or after.lineno
+    while lines[first - 2].startswith("# ") and not lines[first - 2].startswith("# ---"):
+        first -= 1
+    return set(range(first, last + 1))
 
 
 def stale(root: Path = ROOT) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -16,7 +17,6 @@ from mongoq.model.settings import KEEP
 from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve
 from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.push import push
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
@@ -209,12 +209,17 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         await self._run(move.move_many, moves, context_of)
 
     async def _run_joined(
-        self, flow: Callable[..., Flow[T]], *args: Any, session: Any, reserved: Item[Any] | None = None, **options: Any
+        self,
+        work: Callable[..., Awaitable[T]],
+        *args: Any,
+        session: Any,
+        reserved: Item[Any] | None = None,
+        **options: Any,
     ) -> T:
-        """Run a flow in the transaction of a session, if any; ``reserved`` is the item that it settles."""
+        """Run an operation in the transaction of a session, if any; ``reserved`` is the item that it settles."""
         session = self._driver.sessions.choose(session)
-        running = self._observed(flow)(self._context, *args, session=session, **options)
         if session is None:
-            return await self._run_flow(running)
+            return await self._run(work, *args, session=None, **options)
         with self._sessions.calling(session):
-            return await self._run_flow(run_within(self._context, session, running, reserved))
+            joined = partial(self._observed(work), self._context, *args, session=session, **options)
+            return await self._run(run_within, session, joined, reserved)

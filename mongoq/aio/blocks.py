@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,10 +15,9 @@ from mongoq.model.item import Item, reservation_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP
-from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
+from mongoq.protocol.claim import reserve
 from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import settle
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -46,7 +46,7 @@ class AsyncReserved(AsyncRunner[QueueContext[M]]):
 
     async def __aenter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = await self._run_flow(self._observed(group_commit.reserve)(self._context, **self._options))
+        self._item = await self._run(reserve.reserve, **self._options)  # type: ignore[arg-type]  # by keyword
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
@@ -68,23 +68,21 @@ class AsyncReserved(AsyncRunner[QueueContext[M]]):
                 session = self._sessions.choose(KEEP)
             except ArgumentInvalid:  # this task has outlived the block of the transaction: the item is settled alone
                 session = None
-            commit = self._observed(settle.commit)(self._context, item, session=session)
+            commit = partial(self._observed(settle.commit), self._context, item, session=session)
             if session is not None:
-                commit = transaction.run_within(self._context, session, commit, item)
-            await self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
+                commit = partial(transaction.run_within, self._context, session, commit, item)
+            await self._driver.run_shielded(transaction.skip_if_settled, tentative, commit)
             return
         try:
-            back = self._handing_back(item, error)
-            await self._driver.run_shielded(transaction.skip_if_settled(tentative, back))
+            # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.
+            if issubclass(type(error), Exception):
+                back = partial(self._observed(settle.rollback), self._context, item, delay=self._delay, error=error)
+            else:
+                back = partial(self._observed(settle.release), self._context, item)
+            await self._driver.run_shielded(transaction.skip_if_settled, tentative, back)
         except ReservationLost as lost:
             # The block has failed with its own error, which is raised; the lost reservation is only logged.
             logger.warning("after %s: %s", spoken(error), lost, extra=log_fields(item))
-
-    def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
-        # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.
-        if issubclass(type(error), Exception):
-            return self._observed(settle.rollback)(self._context, item, delay=self._delay, error=error)
-        return self._observed(settle.release)(self._context, item)
 
 
 class AsyncTransaction(AsyncRunner[BrokerContext], Local):
@@ -132,13 +130,11 @@ class AsyncTransaction(AsyncRunner[BrokerContext], Local):
         self._sessions.expect_end(self._session)  # async only
         has_calls = self._sessions.has_calls(self._session)
         try:
-            ending = (
-                transaction.commit_transaction(self._session)
-                if error is None and not has_calls
-                else transaction.abort_transaction(self._session)
-            )
+            is_committed = error is None and not has_calls
             # Shielded: a cancellation of the caller does not stop the commit.
-            await self._driver.run_shielded(ending)
+            await self._driver.run_shielded(
+                transaction.commit_transaction if is_committed else transaction.abort_transaction, self._session
+            )
         finally:
             self._sessions.leave(self._caller, self._session)
         if error is None and has_calls:

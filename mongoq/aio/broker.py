@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect  # async only
 import logging
 import time
@@ -365,7 +366,7 @@ class AsyncBroker(AsyncSchedules, Local):
                 # Not an error to retry, or the two minutes are over.
                 if pause is None:
                     raise
-            await self._run_flow(pause.__iter__())
+            await asyncio.sleep(pause)
 
     async def bind(self, topic: str, *queues: str) -> tuple[str, ...]:
         """Bind queues to a topic, so that its pushes go to them instead, and return all queues bound to it now.

@@ -1,7 +1,7 @@
 """Backends: mongoq's handles of a collection, derived from the caller's, and the classification of driver errors.
 
 Raw commands: writes sent as command documents, without the driver's layer for retryable writes. For a retry the server
-keeps a record of each write, in a write of its own. A flow that resolves a lost reply by itself needs no record: with
+keeps a record of each write, in a write of its own. An operation that resolves a lost reply by itself needs no record: with
 it a lone ``reserve`` takes 15 % longer, and a ``push_many`` under given ids 12 %. Other writes go by the driver's
 methods, which send them again once.
 """
@@ -39,9 +39,6 @@ from mongoq.drivers.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
 from mongoq.protocol.flow import (
-    Begin,
-    Begun,
-    Beside,
     Blocked,
     Command,
     Duplicate,
@@ -49,27 +46,9 @@ from mongoq.protocol.flow import (
     PartlyRefused,
     Refused,
     ReplyLost,
-    Rest,
-    Shared,
     Target,
     Unreadable,
-    Wait,
 )
-
-OwnRequest = Command[Any] | Wait | Rest | Beside | Begin | Begun
-"""Requests of one caller alone, in contrast to ``Shared``."""
-UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
-"""The last request of a flow that took something, with its reply; empty without one.
-
-One is enough: before a flow takes more, it has handed over or given back what it had. In a queue of unfit items a flow
-may take thousands, one after the other."""
-
-
-def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
-    """Log a command that has an undo, and return its parsed reply for the flow."""
-    if command.undo is not None:
-        undo_log[:] = [(command, reply)]
-    return reply if command.parse is None else command.parse(reply)
 
 
 class ResetInChild(Protocol):
@@ -178,7 +157,7 @@ def _decode(value: Any, options: Options) -> Any:
 
 
 class Outcome(NamedTuple):
-    """Result of an update or a delete, with the driver's own names; no flow reads the result of an insert."""
+    """Result of an update or a delete, with the driver's own names; no operation reads the result of an insert."""
 
     matched_count: int
     deleted_count: int
@@ -298,7 +277,7 @@ def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
 
 
 def classify_error(error: Exception) -> Interruption | None:
-    """Classify a driver error for flows; ``None`` for an error that passes through unchanged."""
+    """Classify a driver error for operations; ``None`` for an error that passes through unchanged."""
     if isinstance(error, BulkWriteError):
         return _classify_bulk(error)
     if isinstance(error, DuplicateKeyError):

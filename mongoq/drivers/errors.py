@@ -1,4 +1,4 @@
-"""Errors of a server as flows and users see them: a missing right, a server that is no primary, and what to do."""
+"""Errors of a server as operations and users see them: a missing right, a server that is no primary, and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 import time
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from pymongo.errors import (
     BulkWriteError,
@@ -200,8 +200,8 @@ class FailoverNotice:
             self._clock.disturb()
         self._primary = leader or self._primary
 
-    def convert_error(self, error: Exception) -> Exception:
-        """Convert a driver error for flows; a network error disturbs the clock.
+    def reraise(self, error: Exception) -> NoReturn:
+        """Raise a driver error in the form for operations; a network error disturbs the clock.
 
         The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
         """
@@ -212,4 +212,4 @@ class FailoverNotice:
             self.last_outage = time.monotonic(), type(error).__name__
         if isinstance(converted, ReplyLost) and self._clock is not None:
             self._clock.disturb()
-        return converted or error
+        raise converted or error

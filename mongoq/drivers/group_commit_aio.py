@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import MAX_SHARED, Flow, Shared, copies
+from mongoq.protocol.flow import MAX_SHARED, Shared, copies
+
+if TYPE_CHECKING:
+    from mongoq.drivers.performer_aio import AioPerformer
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -26,7 +28,7 @@ class AioGroupCommit:
     arrives for it is given back.
     """
 
-    def __init__(self, performer: AioPerformer, run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]]) -> None:
+    def __init__(self, performer: AioPerformer, run: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         self._performer = performer
         self._run = run
         self._waiting: dict[Hashable, list[Shared[Any]]] = {}
@@ -56,7 +58,7 @@ class AioGroupCommit:
             number = min(len(waiting), MAX_SHARED)
             if batch:
                 try:
-                    answers = await self._run(batch[0].send([shared.entry for shared in batch]))
+                    answers = await self._run(batch[0].send, [shared.entry for shared in batch])
                 except Exception as error:
                     answers = copies(error, len(batch))
                 undoing = [self._answer(shared, answer) for shared, answer in zip(batch, answers, strict=True)]

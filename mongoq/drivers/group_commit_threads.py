@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import Context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymongo.errors import AutoReconnect
 
 from mongoq.drivers import backend
-from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.flow import MAX_SHARED, Flow, ReplyLost, Shared, copies
+from mongoq.protocol.flow import MAX_SHARED, ReplyLost, Shared, copies
+
+if TYPE_CHECKING:
+    from mongoq.drivers.performer_threads import ThreadPerformer
 
 
 class _Batch:
@@ -60,7 +62,7 @@ class ThreadGroupCommit:
     sending, for example a command listener.
     """
 
-    def __init__(self, performer: ThreadPerformer, run: Callable[[Flow[Any]], Any]) -> None:
+    def __init__(self, performer: ThreadPerformer, run: Callable[..., Any]) -> None:
         self._performer = performer
         self._run = run
         self.forget()
@@ -76,7 +78,7 @@ class ThreadGroupCommit:
         """Return the answer for this caller's part of a command, which this thread or another one sends."""
         self._performer.check_open()
         if on_main_thread() or getattr(self._thread_state, "sharing", False):
-            (answer,) = self._run(shared.send([shared.entry]))
+            (answer,) = self._run(shared.send, [shared.entry])
         else:
             self._thread_state.sharing = True
             try:
@@ -126,8 +128,10 @@ class ThreadGroupCommit:
                 with self._lock:  # from here on nobody joins
                     if gathering.batch is batch:
                         gathering.batch = None
-                flow = batch.shares[0].send([shared.entry for shared in batch.shares])
-                answers = Context().run(self._run, flow)  # not this thread's: its timeouts are not the others'
+                entries = [shared.entry for shared in batch.shares]
+                answers = Context().run(
+                    self._run, batch.shares[0].send, entries
+                )  # not this thread's: its timeouts are not the others'
         except Exception as error:
             answers = copies(error, len(batch.shares))
         finally:

@@ -1,4 +1,4 @@
-"""Performer of asyncio: sends the commands of flows from tasks, and lets their callers be cancelled."""
+"""Performer of asyncio: sends the commands of operations from tasks, and lets their callers be cancelled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.drivers import sleep
-from mongoq.drivers.backend import OwnRequest, UndoLog, classify_error, log_reply
+from mongoq.drivers.backend import classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import FailoverNotice
+from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.sessions import ENDED
 from mongoq.errors import ArgumentInvalid, BrokerClosed
-from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, ReplyLost, Rest, Shared, Wait
+from mongoq.protocol.flow import Begun, Command, ReplyLost, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.aio.driver import AioSender
@@ -25,7 +26,7 @@ logger = logging.getLogger("mongoq.drive")
 
 
 class AioPerformer:
-    """Performs the requests of flows on one event loop.
+    """Performs the commands of operations on one event loop.
 
     Commands run in tasks of the driver: cancelling one inside PyMongo drops its connection, and a command that was
     sent may have happened. A cancelled caller leaves at once; its command ends, and items that it took are given back.
@@ -35,11 +36,12 @@ class AioPerformer:
 
     Attributes:
         loop: event loop on which the driver was first used.
+        group_commit: lets callers share commands; only where the broker does.
         closed: True after ``close``: callers may send no further command.
     """
 
     def __init__(
-        self, sender: AioSender, failover: FailoverNotice, run: Callable[[Flow[None]], Coroutine[Any, Any, None]]
+        self, sender: AioSender, failover: FailoverNotice, run: Callable[..., Coroutine[Any, Any, Any]]
     ) -> None:
         self._sender = sender
         self._failover = failover
@@ -47,6 +49,7 @@ class AioPerformer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._session_commands: dict[int, asyncio.Task[Any]] = {}
+        self.group_commit = AioGroupCommit(self, run)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closed = False
 
@@ -58,36 +61,85 @@ class AioPerformer:
         elif self.loop is not loop:
             raise RuntimeError("an AsyncBroker, like its client, belongs to the event loop on which it was first used")
 
-    # --- requests --------------------------------------------------------------------------------
+    # --- for operations --------------------------------------------------------------------------
 
-    async def perform(self, request: OwnRequest, undo_log: UndoLog) -> Any:
-        """Perform a request, whose caller may be cancelled."""
+    async def perform(self, command: Command[Any], undo_log: UndoLog) -> Any:
+        """Send a command, whose caller may be cancelled, and return its parsed reply."""
         self.check_open()
-        if isinstance(request, Command):
-            self._failover.check_topology()
-            task = asyncio.current_task()
-            # A side flow has a session to itself.
-            if request.session is not None and task not in self._side_tasks:
-                reply = await self._send_in_session(request)
+        self._failover.check_topology()
+        task = asyncio.current_task()
+        try:
+            # What runs beside has a session to itself.
+            if command.session is not None and task not in self._side_tasks:
+                reply = await self._send_in_session(command)
             elif task in self._tasks:  # a task of the driver is not cancelled with a caller
-                reply = await self._sender.send(request)
+                reply = await self._sender.send(command)
             else:
-                reply = await self._send_in_new_task(request, undo_log)
-            return log_reply(request, reply, undo_log)
-        if isinstance(request, Begin):
-            return await self._begin_command(request.command)
-        if isinstance(request, Begun):
-            return log_reply(request.command, await asyncio.shield(request.reply), undo_log)
-        if isinstance(request, Wait):
-            return await asyncio.sleep(request.seconds)
-        if isinstance(request, Rest):
-            return await sleep.rest_aio(request.event, request.seconds)
-        return self._start_side_flow(request)
+                reply = await self._send_in_new_task(command, undo_log)
+            if command.undo is not None:
+                undo_log[:] = [(command, reply)]
+            return reply if command.parse is None else command.parse(reply)
+        except Exception as error:
+            self._failover.reraise(error)
+
+    async def share(self, shared: Shared[Any], undo_log: UndoLog) -> Any:
+        """Let a caller share a command; what comes for one who is cancelled is given back."""
+        try:
+            answer = await self.group_commit.share(shared)
+        except asyncio.CancelledError:
+            self.group_commit.leave(shared)
+            if shared.undo is not None:
+                undo_log.clear()  # the undo of the request gives back all that the operation had taken
+            raise
+        except Exception as error:
+            self._failover.reraise(error)
+        if shared.undo is not None:
+            undo_log[:] = [(shared, answer)]
+        return answer
 
     def check_open(self) -> None:
         """Refuse a caller after ``close``; tasks of the driver finish the work that they have begun."""
         if self.closed and asyncio.current_task() not in self._tasks:
             raise BrokerClosed
+
+    async def begin(self, command: Command[Any]) -> Begun:
+        """Send a command from its own task."""
+        self.check_open()
+        self._failover.check_topology()
+        reply = self.start_task(self._sender.send(command))
+        # Reads the exception, so that asyncio does not log it as never retrieved if the caller has gone.
+        reply.add_done_callback(lambda future: future.cancelled() or future.exception())
+        await asyncio.sleep(0)  # lets the task send the command before the caller goes on, which may take long
+        return Begun(command, reply)
+
+    async def end(self, begun: Begun) -> Any:
+        """Wait for a command that was begun."""
+        self.check_open()
+        try:
+            reply = await asyncio.shield(begun.reply)
+            return reply if begun.command.parse is None else begun.command.parse(reply)
+        except Exception as error:
+            self._failover.reraise(error)
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause a caller."""
+        self.check_open()
+        await asyncio.sleep(seconds)
+
+    async def rest(self, event: WakeEvent, seconds: float) -> None:
+        """Suspend a caller until the event is set."""
+        self.check_open()
+        await sleep.rest_aio(event, seconds)
+
+    def run_beside(self, work: Callable[[], Coroutine[Any, Any, None]], over: Callable[[], object]) -> None:
+        """Run an operation in its own task, without the deadlines and settings of the caller's context."""
+        self.check_open()
+        task = self.start_task(self._run(work), Context())
+        task.add_done_callback(lambda _: over())  # a task that was cancelled may not have begun its operation
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)
+
+    # --- commands --------------------------------------------------------------------------------
 
     async def _send_in_new_task(self, command: Command[Any], undo_log: UndoLog) -> Any:
         """Send a command from a task of the driver, and undo it if the caller is cancelled before the reply."""
@@ -96,7 +148,7 @@ class AioPerformer:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             if command.undo is not None:
-                undo_log.clear()  # the undo of this command gives back all that the flow had taken
+                undo_log.clear()  # the undo of this command gives back all that the operation had taken
             task.add_done_callback(partial(self._undo_abandoned, command))
             raise
         if self.closed and task.cancelled():  # at the end of the event loop, maybe before its first step
@@ -139,22 +191,6 @@ class AioPerformer:
                 await asyncio.wait([task])
             raise
 
-    async def _begin_command(self, command: Command[Any]) -> Begun:
-        """Send a command from its own task."""
-        self._failover.check_topology()
-        reply = self.start_task(self._sender.send(command))
-        # Reads the exception, so that asyncio does not log it as never retrieved if the caller has gone.
-        reply.add_done_callback(lambda future: future.cancelled() or future.exception())
-        await asyncio.sleep(0)  # lets the task send the command before the flow goes on, which may take long
-        return Begun(command, reply)
-
-    def _start_side_flow(self, beside: Beside) -> None:
-        """Run a flow in its own task, without the deadlines and settings of the caller's context."""
-        task = self.start_task(self._run(beside.flow()), Context())
-        task.add_done_callback(lambda _: beside.over())  # a task that was cancelled may not have begun its flow
-        self._side_tasks.add(task)
-        task.add_done_callback(self._side_tasks.discard)
-
     # --- tasks of the driver ---------------------------------------------------------------------
 
     def start_task(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
@@ -184,7 +220,7 @@ class AioPerformer:
         return self.start_task(self._sender.undo(command, reply))
 
     def close(self) -> None:
-        """Refuse further commands of callers, and end the side flows."""
+        """Refuse further commands of callers, and end what runs beside."""
         self.closed = True
         for task in _filter_this_loop(self._side_tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""Performer of threads: sends the commands of a flow from its caller's thread."""
+"""Performer of threads: sends the commands of an operation from its caller's thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from mongoq.drivers import sleep
-from mongoq.drivers.backend import OwnRequest, UndoLog, log_reply
 from mongoq.drivers.errors import FailoverNotice
+from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.signals import DeferredSignals
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, Rest, Shared, Wait
+from mongoq.protocol.flow import Begun, Command, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.threads.driver import ThreadSender
@@ -24,56 +24,58 @@ logger = logging.getLogger("mongoq.drive")
 
 
 class ThreadPerformer:
-    """Performs the requests of flows in the threads of their callers.
+    """Performs the commands of operations in the threads of their callers.
 
     On the main thread, the only one that a signal interrupts, signal handlers wait for the reply: PyMongo, interrupted
     within its pool, may leave a lock locked.
 
     Attributes:
+        group_commit: lets callers share commands; only where the broker does.
         closed: True after ``close``: callers may send no further command.
     """
 
-    def __init__(self, sender: ThreadSender, failover: FailoverNotice, run: Callable[[Flow[None]], None]) -> None:
+    def __init__(self, sender: ThreadSender, failover: FailoverNotice, run: Callable[..., Any]) -> None:
         self._sender = sender
         self._failover = failover
         self._run = run
+        self.group_commit = ThreadGroupCommit(self, run)
         self.closed = False
 
-    def perform(self, request: OwnRequest, undo_log: UndoLog) -> Any:
-        """Perform a request."""
-        if self.closed:
-            raise BrokerClosed
-        if isinstance(request, Command):
-            return self._send(request, undo_log)
-        if isinstance(request, Begin):
-            return self._begin_command(request.command)
-        if isinstance(request, Begun):
-            return log_reply(request.command, request.reply.result(), undo_log)
-        if isinstance(request, Wait):
-            return time.sleep(request.seconds)
-        if isinstance(request, Rest):
-            return sleep.rest(request.event, request.seconds)
-        return self._start_side_flow(request)
+    def perform(self, command: Command[Any], undo_log: UndoLog) -> Any:
+        """Send a command, and return its parsed reply."""
+        self.check_open()
+        self._failover.check_topology()
+        deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
+        try:
+            try:
+                reply = self._sender.send(command)
+                if command.undo is not None:  # logged before a deferred signal handler may raise
+                    undo_log[:] = [(command, reply)]
+            finally:
+                if deferred is not None:
+                    deferred.end()
+            return reply if command.parse is None else command.parse(reply)
+        except Exception as error:
+            self._failover.reraise(error)
+
+    def share(self, shared: Shared[Any], undo_log: UndoLog) -> Any:
+        """Let a caller share a command."""
+        try:
+            answer = self.group_commit.share(shared)
+        except Exception as error:
+            self._failover.reraise(error)
+        if shared.undo is not None:
+            undo_log[:] = [(shared, answer)]
+        return answer
 
     def check_open(self) -> None:
         """Refuse a caller after ``close``."""
         if self.closed:
             raise BrokerClosed
 
-    def _send(self, command: Command[Any], undo_log: UndoLog) -> Any:
-        self._failover.check_topology()
-        deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
-        try:
-            reply = self._sender.send(command)
-            if command.undo is not None:  # logged before a deferred signal handler may raise
-                undo_log[:] = [(command, reply)]
-        finally:
-            if deferred is not None:
-                deferred.end()
-        return reply if command.parse is None else command.parse(reply)
-
-    def _begin_command(self, command: Command[Any]) -> Begun:
+    def begin(self, command: Command[Any]) -> Begun:
         """Send a command from its own thread."""
+        self.check_open()
         reply: Future[Any] = Future()
 
         def work() -> None:
@@ -85,16 +87,39 @@ class ThreadPerformer:
         threading.Thread(target=copy_context().run, args=(work,), name="mongoq-command", daemon=True).start()
         return Begun(command, reply)
 
-    def _start_side_flow(self, beside: Beside) -> None:
-        """Run a flow in a daemon thread, without the deadlines and settings of the caller's context."""
+    def end(self, begun: Begun) -> Any:
+        """Wait for a command that was begun."""
+        self.check_open()
+        try:
+            reply = begun.reply.result()
+            return reply if begun.command.parse is None else begun.command.parse(reply)
+        except Exception as error:
+            self._failover.reraise(error)
 
-        def work() -> None:
+    def sleep(self, seconds: float) -> None:
+        """Pause a caller."""
+        self.check_open()
+        time.sleep(seconds)
+
+    def rest(self, event: WakeEvent, seconds: float) -> None:
+        """Block a caller until the event is set."""
+        self.check_open()
+        sleep.rest(event, seconds)
+
+    def run_beside(self, work: Callable[[], None], over: Callable[[], object]) -> None:
+        """Run an operation in a daemon thread, without the deadlines and settings of the caller's context.
+
+        ``over`` is not called: a thread that has started runs the operation, which tells its end by itself.
+        """
+        self.check_open()
+
+        def run() -> None:
             try:
-                self._run(beside.flow())
+                self._run(work)
             except Exception as error:
                 logger.debug("what ran beside has failed: %r", error)
 
-        threading.Thread(target=Context().run, args=(work,), name="mongoq-listener", daemon=True).start()
+        threading.Thread(target=Context().run, args=(run,), name="mongoq-listener", daemon=True).start()
 
     def start_later(self, seconds: float, work: Callable[[], None], on_done: Callable[[], None]) -> Callable[[], None]:
         """Start work in a daemon thread after some seconds, then call ``on_done``; return what cancels it."""

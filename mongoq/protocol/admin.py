@@ -35,7 +35,7 @@ from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.coordination.limits import limit_documents_filter
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
-from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
+from mongoq.protocol.flow import Command, Duplicate, delete_many
 from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
 from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.query import (
@@ -49,12 +49,13 @@ from mongoq.protocol.history.query import (
     refuse_filter,
 )
 from mongoq.protocol.history.read import Selection, in_state, queues
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.delete import delete_in_order
 from mongoq.protocol.sequence.repair import forget_sequences
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 
-def purge(
+async def purge(
     context: QueueContext[Any],
     state: Selection,
     *,
@@ -65,7 +66,7 @@ def purge(
     reason: str | None = None,
     error: str | None = None,
     until: datetime | None = None,
-) -> Flow[int]:
+) -> int:
     """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
 
     With ``until``, items that came after this time stay.
@@ -75,7 +76,7 @@ def purge(
     """
     room = math.inf if limit is None else count(limit, "limit")
     query = selection(context, ids=ids, where=where, stage=stage, reason=reason, error=error, until=until, state=state)
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     now = context.broker.clock.now()
     query = replace(query, started=now)
     parts: list[Query] = [query]
@@ -86,14 +87,14 @@ def purge(
     deleted = 0
     try:
         for part in parts:
-            deleted += yield from delete(context, part, room - deleted)
+            deleted += await delete(context, part, room - deleted)
     except Exception as refused:
         refuse_filter(where, refused)
         raise
     return deleted
 
 
-def count_purge(
+async def count_purge(
     context: QueueContext[Any],
     state: Selection,
     *,
@@ -101,14 +102,14 @@ def count_purge(
     until: datetime | None = None,
     limit: int,
     progress: Progress | None = None,
-) -> Flow[BoundedCount]:
+) -> BoundedCount:
     """Count the items that a purge would delete, among the first ``limit`` items of the state."""
     query = make_query(context, where=where, state=state).without_later(until, context.broker.clock)
     counter = count_free if state is None else count_range
-    return (yield from counter(context, query, limit=limit, progress=progress))
+    return await counter(context, query, limit=limit, progress=progress)
 
 
-def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
+async def drop(broker: BrokerContext, name: str, *, force: bool) -> int:
     """Delete all stored data of a queue, and return the number of live items among it (``find``, ``delete``).
 
     Items are deleted first and settings last. A call that was cut short therefore leaves a queue that keeps its
@@ -118,26 +119,26 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     queue = queue_name(name)
     if not isinstance(force, bool):
         raise ArgumentInvalid("force", f"True or False, not {force!r:.60}")
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     live, deleted = {"$or": [in_state(queue, None, BEGINNING), blocked_filter(queue)]}, 0
     context = QueueContext(broker, queue_options(queue), broker.untyped)
     if force:
         context.state.ordered = False  # settings that were read a while ago decide nothing
-        deleted = yield from delete_in_order(context, in_state(queue, None, BEGINNING), blocked=True)
-    elif (yield from find_one(broker, live, {"_id": 1})) is not None:
-        number: int = yield from Command("count_documents", {"filter": live})
+        deleted = await delete_in_order(context, in_state(queue, None, BEGINNING), blocked=True)
+    elif (await find_one(broker, live, {"_id": 1})) is not None:
+        number: int = await perform(Command("count_documents", {"filter": live}))
         raise QueueNotEmpty(queue, max(number, 1))
-    yield from delete_many({"q": queue, "processed": {"$gte": BEGINNING}})
+    await perform(delete_many({"q": queue, "processed": {"$gte": BEGINNING}}))
     # Write this process's counts first: a later flush would create the counters again.
-    yield from flush(broker)
+    await flush(broker)
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
     named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
-    yield from forget_sequences(broker, queue)
-    yield from delete_many({"$or": [named, limit_documents_filter(queue)]})
+    await forget_sequences(broker, queue)
+    await perform(delete_many({"$or": [named, limit_documents_filter(queue)]}))
     _forget(broker, queue)
-    if (yield from find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
+    if (await find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
         # It was pushed meanwhile, by a process that relied on the mark which has just gone.
-        yield from mark_ordered(context, joined=False)
+        await mark_ordered(context, joined=False)
     return deleted
 
 
@@ -170,68 +171,68 @@ NOT_PAUSED = {"$in": [None, False]}
 """Condition of a queue that is not paused; ``None`` also matches a missing field."""
 
 
-def upkeep(broker: BrokerContext) -> Flow[None]:
+async def upkeep(broker: BrokerContext) -> None:
     """Write this process's counts, and sweep when it is time."""
-    yield from flush(broker)
+    await flush(broker)
     if time.monotonic() >= broker.sweep_at:
         broker.sweep_at = time.monotonic() + IDLE_SWEEP_INTERVAL.total_seconds()
-        yield from sweep(broker)
+        await sweep(broker)
 
 
-def sweep(broker: BrokerContext) -> Flow[bool]:
+async def sweep(broker: BrokerContext) -> bool:
     """Let control documents of idle queues expire, unless another process has done so within the hour.
 
     A crash in between leaves the rest for the next sweep. Returns whether this process did the sweep.
     """
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     now = broker.clock.now()
     lease = {"$set": {"until": now + IDLE_SWEEP_INTERVAL, "by": str(broker.identity)}}
     free: dict[str, Any] = {"_id": SWEEP_ID, "until": {"$lte": now}}
     try:
-        yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
+        await perform(Command("update_one", {"filter": free, "update": lease, "upsert": True}))
     # The lease is not over: the upsert found no document and tried to insert the same ``_id``.
     except Duplicate:
         return False
-    settings = yield from _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
-    counters = yield from _documents(broker, COUNTERS_PREFIX, ("expires",))
-    marks = yield from _documents(broker, END_PREFIX, ("q", "expires"))
+    settings = await _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
+    counters = await _documents(broker, COUNTERS_PREFIX, ("expires",))
+    marks = await _documents(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
-    non_empty = set((yield from queues(broker)))
+    non_empty = set((await queues(broker)))
     # A queue that holds an item or has a document may send letters to its dead queue.
     dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}}
     for document in settings.values():
         options = document.get("settings")
         if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
             dead.add(options["dead"])
-    bound = yield from read_topics(broker)
-    in_use = non_empty.union(dead, bound, *bound.values(), (yield from _find_consumed(broker, now)))
-    yield from _sweep_settings(settings, in_use, now)
-    yield from _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
+    bound = await read_topics(broker)
+    in_use = non_empty.union(dead, bound, *bound.values(), (await _find_consumed(broker, now)))
+    await _sweep_settings(settings, in_use, now)
+    await _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
     marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
-    yield from _sweep_others(END_PREFIX, marks, marks_in_use, now)
+    await _sweep_others(END_PREFIX, marks, marks_in_use, now)
     return True
 
 
-def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
+async def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     projection = dict.fromkeys(fields, 1)
-    documents = yield from find_few(
+    documents = await find_few(
         broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection
     )
     return {document["_id"].removeprefix(prefix): document for document in documents}
 
 
-def _find_consumed(broker: BrokerContext, now: datetime) -> Flow[set[str]]:
+async def _find_consumed(broker: BrokerContext, now: datetime) -> set[str]:
     """Return the queues that workers, and streams of Spark, consume."""
     names: set[str] = set()
-    for record in (yield from workers(broker)):
+    for record in await workers(broker):
         names.update(record.queues)
-    for stream in (yield from _documents(broker, STREAM_PREFIX, ("queue", "until"))).values():
+    for stream in (await _documents(broker, STREAM_PREFIX, ("queue", "until"))).values():
         if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
             names.add(str(stream.get("queue")))
     return names
 
 
-def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flow[None]:
+async def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> None:
     noted, woken, new, due = now - SETTINGS_HORIZON, [], [], []
     for name, document in settings.items():
         since = document.get("idle")
@@ -242,26 +243,24 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flo
             new.append(name)
         elif since <= noted and "expires" not in document:
             due.append(name)
-    yield from _update(CONTROL_PREFIX, woken, {}, IN_USE_UPDATE)
+    await _update(CONTROL_PREFIX, woken, {}, IN_USE_UPDATE)
     # The filters repeat the conditions on the server: a queue may have been used or paused since the documents were
     # read.
     untouched = {"idle": {"$exists": False}, "paused": NOT_PAUSED}
-    yield from _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
+    await _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
     unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
-    yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
+    await _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
 
 
-def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> Flow[None]:
+async def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> None:
     """Give counters and marks of empty queues a date, and remove it from others; losing them does no harm."""
     dated = [name for name in documents if name in in_use and "expires" in documents[name]]
     undated = [name for name in documents if name not in in_use and "expires" not in documents[name]]
-    yield from _update(prefix, dated, {}, {"$unset": {"expires": ""}})
-    yield from _update(
-        prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + IDLE_QUEUE_HORIZON}}
-    )
+    await _update(prefix, dated, {}, {"$unset": {"expires": ""}})
+    await _update(prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + IDLE_QUEUE_HORIZON}})
 
 
-def _update(prefix: str, names: Sequence[str], filter: Mapping[str, Any], update: Mapping[str, Any]) -> Flow[None]:
+async def _update(prefix: str, names: Sequence[str], filter: Mapping[str, Any], update: Mapping[str, Any]) -> None:
     for start in range(0, len(names), MAX_UPDATED_DOCUMENTS):
         which = {"_id": {"$in": [prefix + name for name in names[start : start + MAX_UPDATED_DOCUMENTS]]}, **filter}
-        yield from Command("update_many", {"filter": which, "update": update})
+        await perform(Command("update_many", {"filter": which, "update": update}))

@@ -1,15 +1,15 @@
-"""Flows: an operation yields commands and pauses, and a driver sends them. Many items are cut into several commands.
+"""Commands of operations: what is sent, by whom it may be shared, and how it may end.
 
-A flow is a generator that yields requests and returns the operation's result. A driver (``mongoq.drivers``) runs it:
-it performs each request and sends the parsed reply into the flow, or throws the error into it. One flow serves both
-threads and asyncio.
+An operation is a function of the core: it performs commands (``protocol.perform``), and returns its result. Each call of
+a broker or queue runs one, by its driver (``mongoq.drivers``). Many items are cut into several commands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
@@ -65,17 +65,8 @@ Target = Literal["collection", "bytes", "history", "database", "sessions"]
 """
 
 
-class _Performable(Generic[T]):
-    """A request of a flow: ``yield from`` performs it and returns what the driver sends back."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> Flow[T]:
-        return (yield self)  # type: ignore[no-any-return,misc]
-
-
 @dataclass(slots=True)
-class Command(_Performable[T]):
+class Command(Generic[T]):
     """One call of a method of the collection or its database; one command to the server.
 
     Attributes:
@@ -84,10 +75,11 @@ class Command(_Performable[T]):
         parse: turns the reply into the result; ``None`` returns it unchanged. ``find`` and ``aggregate`` reply with a
             list.
         undo: given the reply, returns the command that gives back what this one took, or ``None`` when it took
-            nothing. The driver runs it when the caller was cancelled before the reply, or when the flow fails later.
+            nothing. The driver runs it when the caller was cancelled before the reply, or when the operation fails
+            later.
         target: the object whose method is called.
         session: the driver's session of the transaction, if any.
-        resolved: the flow handles a lost reply itself, so the command may be sent without the driver's retry.
+        resolved: the operation handles a lost reply itself, so the command may be sent without the driver's retry.
     """
 
     method: str
@@ -99,15 +91,8 @@ class Command(_Performable[T]):
     resolved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Wait(_Performable[None]):
-    """Pause for ``seconds``; a cancelled caller is cancelled here."""
-
-    seconds: float
-
-
 @dataclass(slots=True, eq=False)
-class Shared(_Performable[T]):
+class Shared(Generic[T]):
     """One caller's part of a command that concurrent callers of one operation share.
 
     While a command of the operation is under way, callers gather; then one goes for all of them. Each caller returns
@@ -115,53 +100,21 @@ class Shared(_Performable[T]):
 
     Attributes:
         key: the operation; callers with equal keys share.
-        send: builds the flow for all entries. It returns one answer for each; an exception for a failure.
+        send: called with all entries. It returns one answer for each; an exception for a failure.
         entry: the caller's request, in the form that ``send`` takes.
         undo: given this caller's answer, returns the command that gives back what it took; as for ``Command``.
         waiter: the future or event by which the driver answers the caller; set by the driver.
     """
 
     key: Hashable
-    send: Callable[[list[Any]], Flow[Sequence[Any]]]
+    send: Callable[[list[Any]], Any]
     entry: Any
     undo: Callable[[Any], Command[Any] | None] | None = None
     waiter: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Rest(_Performable[None]):
-    """Sleep until the event is set, for ``seconds`` at most; a cancelled caller is cancelled here."""
-
-    event: WakeEvent
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Beside(_Performable[None]):
-    """Run another flow in the background, in a thread or task of the driver; its result and errors are dropped.
-
-    Attributes:
-        flow: builds the flow.
-        over: called when the flow has ended, or will never begin because its task was cancelled.
-    """
-
-    flow: Callable[[], Flow[None]]
-    over: Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Begin(_Performable["Begun"]):
-    """Send a command without waiting for its reply; the answer is a ``Begun``, by which to wait later.
-
-    When the flow ends before that, the command still runs to its end: its reply is dropped, and nothing that it took is
-    given back.
-    """
-
-    command: Command[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Begun(_Performable[Any]):
+class Begun:
     """A command in flight, to be awaited for its result or its error.
 
     Attributes:
@@ -173,8 +126,45 @@ class Begun(_Performable[Any]):
     reply: Any
 
 
-Request = Command[Any] | Shared[Any] | Wait | Rest | Beside | Begin | Begun
-Flow = Generator[Request, Any, T]
+UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
+"""The last request of an operation that took something, with its reply; empty without one.
+
+One is enough: before an operation takes more, it has handed over or given back what it had. In a queue of unfit items
+an operation may take thousands, one after the other."""
+
+
+@dataclass(slots=True)
+class Attached:
+    """A transaction that an operation runs in: its session goes with every command.
+
+    Attributes:
+        session: the driver's session.
+        error: the error that has ended the transaction; ``None`` before.
+        may_explain: the operation may replace that error by its own, for which it may read.
+    """
+
+    session: Any
+    error: Exception | None = None
+    may_explain: bool = False
+
+
+@dataclass(slots=True)
+class Operation:
+    """One call of a broker or queue, from its first command to its result.
+
+    Attributes:
+        driver: performs its commands.
+        undo_log: what it has taken last, to be given back when it fails.
+        transaction: the transaction that its commands belong to, if any.
+    """
+
+    driver: Any
+    undo_log: UndoLog = field(default_factory=list)
+    transaction: Attached | None = None
+
+
+OPERATION: ContextVar[Operation] = ContextVar("mongoq_operation")
+"""The operation that the thread or task runs."""
 
 
 MAX_SHARED = 1_000
@@ -199,9 +189,9 @@ def delete_many(filter: Mapping[str, Any]) -> Command[int]:
 
 
 class Interruption(Exception):
-    """An error that flows can handle, thrown into a flow in place of the driver's own.
+    """An error that operations can handle, raised in place of the driver's own.
 
-    The driver raises its own error again when the flow lets it pass.
+    A caller gets the driver's own error when the operation lets it pass.
     """
 
     def __init__(self, cause: Exception) -> None:

@@ -34,7 +34,7 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX,
 from mongoq.protocol.base.topics import read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.coordination.limits import read_limits_of
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Command
 from mongoq.protocol.history.counters import events_in
 from mongoq.protocol.history.mistaken import (
     count_letters_by_queue,
@@ -45,6 +45,7 @@ from mongoq.protocol.history.mistaken import (
 )
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import count_states, counts_of, find_queues, in_state
+from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
 from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, read_heads
@@ -152,9 +153,9 @@ class QueueInsight:
         }
 
 
-def read_queues(
+async def read_queues(
     broker: BrokerContext, names: Iterable[str] | None = None, *, budget: int = BUDGET
-) -> Flow[list[QueueInsight]]:
+) -> list[QueueInsight]:
     """Read the state of all queues, or of the named ones, in order of their names.
 
     It takes six reads of control documents and names, a seventh if a queue has limits, one ``aggregate`` of history,
@@ -166,30 +167,30 @@ def read_queues(
         QueueUnknown: no caller has used a named queue.
     """
     count(budget, "budget")
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     wanted = None if names is None else sorted({queue_name(name) for name in names})
     for name in wanted or ():
-        yield from refuse_unknown(broker, name)
-    held = set((yield from find_queues({"$gte": ""})))
-    controls = yield from _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
-    counters = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
-    consumers = yield from count_consumers(broker)
+        await refuse_unknown(broker, name)
+    held = set((await find_queues({"$gte": ""})))
+    controls = await _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
+    counters = await _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+    consumers = await count_consumers(broker)
     if wanted is None:
         try:
-            bound = yield from read_bindings(broker)
+            bound = await read_bindings(broker)
         except CollectionUnsuitable as error:
             # Unusable bindings must not hide the queues, and are an error of each push.
             logger.warning("%s", error)
             bound = {}
         wanted = sorted(held.union(controls, counters, consumers, *bound.values()))
     settings = {name: _settings_of(name, controls.get(name)) for name in wanted}
-    errors = yield from find_letter_queues(broker, sorted(held))
-    died = yield from count_letters_by_queue(broker, errors, _share(budget, errors))
+    errors = await find_letter_queues(broker, sorted(held))
+    died = await count_letters_by_queue(broker, errors, _share(budget, errors))
     dead = {each.dead for each in settings.values() if each.dead is not None}
     ordered = {name for name, control in controls.items() if control.get("sequences") is True}
-    counted = yield from _read_states(broker, sorted((held | ordered) & {*wanted, *dead}), budget, ordered=ordered)
-    recent = yield from _count_recent(broker, sorted(held & {*wanted}), budget * KEYS_PER_DOCUMENT)
-    limits = yield from read_limits_of(broker, [each for each in settings.values() if each.is_limited])
+    counted = await _read_states(broker, sorted((held | ordered) & {*wanted, *dead}), budget, ordered=ordered)
+    recent = await _count_recent(broker, sorted(held & {*wanted}), budget * KEYS_PER_DOCUMENT)
+    limits = await read_limits_of(broker, [each for each in settings.values() if each.is_limited])
     now = broker.clock.now()
     graves = {name: _find_letters(each, counted, died, errors) for name, each in settings.items()}
     return [
@@ -208,17 +209,17 @@ def read_queues(
     ]
 
 
-def list_queues(broker: BrokerContext) -> Flow[list[str]]:
+async def list_queues(broker: BrokerContext) -> list[str]:
     """Return the names of the queues that hold an item, live or in history, remember an id, or have a live consumer."""
-    yield from ensure_broker_ready(broker, write=False)
-    held = yield from find_queues({"$gte": ""})
-    return sorted(held.union((yield from count_consumers(broker))))
+    await ensure_broker_ready(broker, write=False)
+    held = await find_queues({"$gte": ""})
+    return sorted(held.union((await count_consumers(broker))))
 
 
-def find_unusable(broker: BrokerContext) -> Flow[list[str]]:
+async def find_unusable(broker: BrokerContext) -> list[str]:
     """Return what other programs have stored that calls of queues refuse, a sentence each (two ``find``)."""
-    yield from ensure_broker_ready(broker, write=False)
-    controls = yield from _read_controls(broker, CONTROL_PREFIX, ("settings",), None)
+    await ensure_broker_ready(broker, write=False)
+    controls = await _read_controls(broker, CONTROL_PREFIX, ("settings",), None)
     problems: list[str] = []
     for name, control in controls.items():
         try:
@@ -226,7 +227,7 @@ def find_unusable(broker: BrokerContext) -> Flow[list[str]]:
         except ArgumentInvalid as error:
             problems.append(str(unusable_settings(broker, name, error)))
     try:
-        yield from read_bindings(broker)
+        await read_bindings(broker)
     except CollectionUnsuitable as error:
         problems.append(str(error))
     return problems
@@ -254,13 +255,13 @@ def _find_letters(
     return others if is_error_queue else own | others
 
 
-def _read_controls(
+async def _read_controls(
     broker: BrokerContext, prefix: str, fields: Sequence[str], names: Sequence[str] | None
-) -> Flow[dict[str, Mapping[str, Any]]]:
+) -> dict[str, Mapping[str, Any]]:
     """Read the control documents of one kind, of all queues or of the named ones (``find``), by queue."""
     which = prefix_filter(prefix) if names is None else {"_id": {"$in": [prefix + name for name in names]}}
     projection = dict.fromkeys(fields, 1)
-    found = yield from find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection)
+    found = await find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection)
     return {document["_id"].removeprefix(prefix): document for document in found}
 
 
@@ -272,36 +273,36 @@ def _settings_of(name: str, control: Mapping[str, Any] | None) -> QueueSettings:
         return QueueSettings(name)
 
 
-def count_consumers(broker: BrokerContext) -> Flow[dict[str, int]]:
+async def count_consumers(broker: BrokerContext) -> dict[str, int]:
     """Count the live workers and the running queries of Spark of each queue (two ``find``)."""
-    records: list[WorkerRecord] = yield from workers(broker)
+    records: list[WorkerRecord] = await workers(broker)
     names = [name for record in records if record.alive for name in record.queues]
     running = {**prefix_filter(STREAM_PREFIX), "until": {"$gt": broker.clock.now()}}
-    found = yield from find_few(broker, running, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"queue": 1})
+    found = await find_few(broker, running, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"queue": 1})
     names += [name for stream in found if isinstance(name := stream.get("queue"), str)]
     return Counter(names)
 
 
-def _read_states(
+async def _read_states(
     broker: BrokerContext, names: Sequence[str], budget: int, *, ordered: Collection[str]
-) -> Flow[dict[str, QueueInsight]]:
+) -> dict[str, QueueInsight]:
     """Count the items of queues by state, each within its share of the budget (``aggregate``).
 
     Only queues that are ``ordered`` have sequences, and so blocked items.
     """
     limit = _share(budget, names)
-    states = yield from _read_shallow(broker, names, ordered=ordered)
+    states = await _read_shallow(broker, names, ordered=ordered)
     rest = [name for name in names if name not in states]
     for start in range(0, len(rest), QUEUES_TOGETHER):
         together, now = rest[start : start + QUEUES_TOGETHER], broker.clock.now()
         parts = [part for name in together for part in _parts(name, now, limit, is_ordered=name in ordered)]
-        states |= _make_insights(together, now, (yield from aggregate_all(broker, parts)), limit)
+        states |= _make_insights(together, now, (await aggregate_all(broker, parts)), limit)
     return states
 
 
-def _read_shallow(
+async def _read_shallow(
     broker: BrokerContext, names: Sequence[str], *, ordered: Collection[str]
-) -> Flow[dict[str, QueueInsight]]:
+) -> dict[str, QueueInsight]:
     """Count all items of many queues that hold few, 100 queues by one ``aggregate``; leave out the other hundreds.
 
     Of 5,000 queues with three items each it takes 0.1 s of the server's processor, and the parts of each queue 1.8 s.
@@ -316,7 +317,7 @@ def _read_shallow(
         blocked["q"] = {"$in": [name for name in together if name in ordered]}
         command = count_states(broker, live, blocked, now, limit=most + 1, by_queue=True)
         command.arguments = {**command.arguments, "batchSize": 5 * len(together)}
-        groups = yield from command
+        groups = await perform(command)
         if sum(group["n"] for group in groups) <= most:
             states |= _make_insights(together, now, groups, most)
     return states
@@ -361,7 +362,7 @@ def _make_insights(
     return insights
 
 
-def _count_recent(broker: BrokerContext, names: Sequence[str], most: int) -> Flow[dict[str, BoundedCount]]:
+async def _count_recent(broker: BrokerContext, names: Sequence[str], most: int) -> dict[str, BoundedCount]:
     """Count the items of each queue that were processed lately, ``most`` in all, from the index alone."""
     now = broker.clock.now()
     pipeline: list[Mapping[str, Any]] = [
@@ -370,24 +371,24 @@ def _count_recent(broker: BrokerContext, names: Sequence[str], most: int) -> Flo
         {"$limit": most},
         {"$group": {"_id": "$q", "n": {"$sum": 1}}},
     ]
-    groups: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+    groups: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
     numbers = {group["_id"]: group["n"] for group in groups}
     # The count goes by the names of the queues: it has not come to an end for the last one, and the ones behind it.
     ended = max(numbers) if sum(numbers.values()) >= most else None
     return {name: BoundedCount(numbers.get(name, 0), ended is None or name < ended) for name in names}
 
 
-def read_events(broker: BrokerContext, names: Iterable[str] | None = None) -> Flow[dict[str, dict[str, int]]]:
+async def read_events(broker: BrokerContext, names: Iterable[str] | None = None) -> dict[str, dict[str, int]]:
     """Read the counts of events of all queues, or of the named ones (``find``); items are not counted.
 
     Raises:
         QueueUnknown: no caller has used a named queue.
     """
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     wanted = None if names is None else sorted({queue_name(name) for name in names})
     for name in wanted or ():
-        yield from refuse_unknown(broker, name)
-    found = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+        await refuse_unknown(broker, name)
+    found = await _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
     zeros: dict[str, int] = dict.fromkeys(EVENTS, 0)
     return {name: {**zeros, **events_in(found.get(name, {}))} for name in (found if wanted is None else wanted)}
 
@@ -407,16 +408,16 @@ class StoredSettings:
     paused: bool
 
 
-def read_settings(broker: BrokerContext, name: str) -> Flow[StoredSettings]:
+async def read_settings(broker: BrokerContext, name: str) -> StoredSettings:
     """Read the settings of a queue (``find`` of its control document).
 
     Raises:
         QueueUnknown: no caller has used the queue.
         CollectionUnsuitable: another program has stored settings that cannot be used.
     """
-    yield from ensure_broker_ready(broker, write=False)
-    yield from refuse_unknown(broker, queue_name(name))
-    document = (yield from find_one(broker, {"_id": CONTROL_PREFIX + name})) or {}
+    await ensure_broker_ready(broker, write=False)
+    await refuse_unknown(broker, queue_name(name))
+    document = (await find_one(broker, {"_id": CONTROL_PREFIX + name})) or {}
     try:
         stored = from_stored(name, document.get("settings", {}))
     except ArgumentInvalid as error:
@@ -424,7 +425,7 @@ def read_settings(broker: BrokerContext, name: str) -> Flow[StoredSettings]:
     return StoredSettings(resolve_settings(name, stored), frozenset(stored), bool(document.get("paused")))
 
 
-def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) -> Flow[tuple[str, str | None]]:
+async def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) -> tuple[str, str | None]:
     """Find the dead letters of a queue or stage: the queue that holds them, and whose they are among others there.
 
     A few ``find`` and ``aggregate``; the second is ``None`` where all letters of that queue are meant.
@@ -437,48 +438,48 @@ def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) ->
         QueueUnknown: no queue has this name, and no stage that has letters.
         ArgumentInvalid: the queue has no dead queue, or several error queues hold its letters.
     """
-    yield from ensure_broker_ready(broker, write=False)
-    is_one = exact or queue_name(name).endswith(DEAD_SUFFIX) or (yield from find_owner(broker, name)) is not None
+    await ensure_broker_ready(broker, write=False)
+    is_one = exact or queue_name(name).endswith(DEAD_SUFFIX) or (await find_owner(broker, name)) is not None
     if is_one:
-        yield from refuse_unknown(broker, name)
+        await refuse_unknown(broker, name)
         return name, None
-    if (yield from find_letter_queues(broker, [name])):
+    if await find_letter_queues(broker, [name]):
         return name, None
-    control = yield from find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})
+    control = await find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})
     dead = _settings_of(name, control).dead
-    if dead is None or (yield from find_one(broker, in_state(dead, None, BEGINNING), {"_id": 1})) is None:
-        errors = yield from find_letters_of(broker, name)
+    if dead is None or (await find_one(broker, in_state(dead, None, BEGINNING), {"_id": 1})) is None:
+        errors = await find_letters_of(broker, name)
         if len(errors) > 1:
             raise ArgumentInvalid(
                 "queue", f"letters of {name!r} are in {', '.join(map(repr, errors))}; name one of these"
             )
         if errors:
             return errors[0], name
-        yield from refuse_unknown(broker, name)
+        await refuse_unknown(broker, name)
     if dead is None:
         raise ArgumentInvalid("queue", f"{name!r} has no dead queue; 'exact' says that it is one itself")
     return dead, None
 
 
-def find_item(broker: BrokerContext, id: ObjectId) -> Flow[Item[Any] | None]:
+async def find_item(broker: BrokerContext, id: ObjectId) -> Item[Any] | None:
     """Find an item in any queue, live, in history or with only its id remembered (``find`` by ``_id``).
 
     The readable part of a document that cannot be decoded is returned as an item as well.
     """
-    yield from ensure_broker_ready(broker, write=False)
-    document = yield from find_one(broker, {"_id": object_id(id), "q": {"$type": "string"}}, lenient=True)
+    await ensure_broker_ready(broker, write=False)
+    document = await find_one(broker, {"_id": object_id(id), "q": {"$type": "string"}}, lenient=True)
     if document is None:
         return None
     return Item(document, document.get("payload"), broker.clock.now(), broker.namespace)
 
 
-def find_keyed(broker: BrokerContext, queue: str, key: str) -> Flow[bool]:
+async def find_keyed(broker: BrokerContext, queue: str, key: str) -> bool:
     """Return whether a live item of a queue has a key (``find`` by queue and key)."""
-    yield from ensure_broker_ready(broker, write=False)
-    return (yield from find_one(broker, live_filter(queue, check_key(key)), {"_id": 1})) is not None
+    await ensure_broker_ready(broker, write=False)
+    return (await find_one(broker, live_filter(queue, check_key(key)), {"_id": 1})) is not None
 
 
-def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[dict[str | None, list[Document]]]:
+async def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> dict[str | None, list[Document]]:
     """Find the items that the blocked ones among these wait for: ids and states, by sequence.
 
     Dead letters that hold a sequence come first, in the state ``dead``, with their queue. It takes two ``find`` and an
@@ -488,9 +489,9 @@ def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flo
     found: dict[str | None, list[Document]] = {}
     for start in range(0, len(names), MAX_LISTED_SEQUENCES):
         ids = [control_id(context.name, name) for name in names[start : start + MAX_LISTED_SEQUENCES]]
-        controls = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
-        heads = yield from read_heads(context.broker, context.name, controls)
-        letters = yield from find_letters(context.broker, controls)
+        controls = await find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
+        heads = await read_heads(context.broker, context.name, controls)
+        letters = await find_letters(context.broker, controls)
         now = context.broker.clock.now()
         for control in controls:
             found[control["sequence"]] = [
@@ -500,32 +501,32 @@ def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flo
     return found
 
 
-def count_held(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
+async def count_held(broker: BrokerContext) -> dict[str, BoundedCount]:
     """Count the sequences of each queue that dead letters hold, up to 1,000 of each queue; queues without are left out.
 
     Letters that are gone count until the next repair.
     """
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     held: dict[str, BoundedCount] = {}
-    for name in (yield from _find_ordered(broker)):
-        if number := len((yield from find_held(broker, name))):
+    for name in await _find_ordered(broker):
+        if number := len((await find_held(broker, name))):
             held[name] = BoundedCount(number, number < HELD_PER_PAGE)
     return held
 
 
-def find_stuck(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
+async def find_stuck(broker: BrokerContext) -> dict[str, BoundedCount]:
     """Count the sequences of each queue that need a repair, among the first 1,000 sequences of each queue."""
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     stuck: dict[str, BoundedCount] = {}
-    for name in (yield from _find_ordered(broker)):
-        miscounted, after = yield from find_miscounted(broker, name)
-        uncounted, after_sequence = yield from find_uncounted(broker, name)
+    for name in await _find_ordered(broker):
+        miscounted, after = await find_miscounted(broker, name)
+        uncounted, after_sequence = await find_uncounted(broker, name)
         stuck[name] = BoundedCount(len({*miscounted, *uncounted}), after is None and after_sequence is None)
     return stuck
 
 
-def _find_ordered(broker: BrokerContext) -> Flow[list[str]]:
+async def _find_ordered(broker: BrokerContext) -> list[str]:
     """Return the names of the queues that have, or had, sequences."""
     which = {**prefix_filter(CONTROL_PREFIX), "sequences": True}
-    queues = yield from find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
+    queues = await find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
     return [document["_id"].removeprefix(CONTROL_PREFIX) for document in queues]

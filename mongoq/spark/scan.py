@@ -34,7 +34,6 @@ from mongoq.drivers.documents import Document, decode, split_reply
 from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
-from mongoq.protocol.flow import Flow
 from mongoq.sync import Broker
 
 DATABASE = "mongoq"
@@ -133,10 +132,10 @@ class Scan:
             ) from error
         raise error
 
-    def run(self, flow: Callable[..., Flow[T]], *args: Any) -> T:
+    def run(self, work: Callable[..., T], *args: Any) -> T:
         """Run a read of the core, which goes to the primary."""
         with Broker(self._collection) as broker:
-            return broker._run(flow, *args)
+            return broker._run(work, *args)
 
     @property
     def name(self) -> str:

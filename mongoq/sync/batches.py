@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -14,13 +15,12 @@ from mongoq.model.arguments import Duration, Expires, Id
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
-from mongoq.protocol.base.transaction import run_within
-from mongoq.protocol.claim import reserve
 from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.flow import Flow
-from mongoq.protocol.push import push
-from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
+from mongoq.protocol_threads.base.transaction import run_within
+from mongoq.protocol_threads.claim import reserve
+from mongoq.protocol_threads.push import push
+from mongoq.protocol_threads.settle import move, settle
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -210,12 +210,17 @@ class Batches(Runner[QueueContext[M]]):
         self._run(move.move_many, moves, context_of)
 
     def _run_joined(
-        self, flow: Callable[..., Flow[T]], *args: Any, session: Any, reserved: Item[Any] | None = None, **options: Any
+        self,
+        work: Callable[..., T],
+        *args: Any,
+        session: Any,
+        reserved: Item[Any] | None = None,
+        **options: Any,
     ) -> T:
-        """Run a flow in the transaction of a session, if any; ``reserved`` is the item that it settles."""
+        """Run an operation in the transaction of a session, if any; ``reserved`` is the item that it settles."""
         session = self._driver.sessions.choose(session)
-        running = self._observed(flow)(self._context, *args, session=session, **options)
         if session is None:
-            return self._run_flow(running)
+            return self._run(work, *args, session=None, **options)
         with self._sessions.calling(session):
-            return self._run_flow(run_within(self._context, session, running, reserved))
+            joined = partial(self._observed(work), self._context, *args, session=session, **options)
+            return self._run(run_within, session, joined, reserved)

@@ -24,17 +24,18 @@ from mongoq.model.health import Health
 from mongoq.model.item import Hop
 from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
-from mongoq.protocol import admin, insight
-from mongoq.protocol.base import bootstrap, transaction
-from mongoq.protocol.base.bootstrap import find_faults, find_notes
+from mongoq.protocol.base.bootstrap import find_notes
 from mongoq.protocol.base.retry import TransactionRetries
-from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history import counters, read
 from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol_threads import admin, insight
+from mongoq.protocol_threads.base import bootstrap, transaction
+from mongoq.protocol_threads.base.bootstrap import find_faults
+from mongoq.protocol_threads.coordination import heartbeats, streams
+from mongoq.protocol_threads.history import counters, read
+from mongoq.protocol_threads.push import bindings as binding
 from mongoq.sync.blocks import Transaction
 from mongoq.sync.queue import DeadQueue, Queue
 from mongoq.sync.schedules import Schedules
@@ -364,7 +365,7 @@ class Broker(Schedules, Local):
                 # Not an error to retry, or the two minutes are over.
                 if pause is None:
                     raise
-            self._run_flow(pause.__iter__())
+            time.sleep(pause)
 
     def bind(self, topic: str, *queues: str) -> tuple[str, ...]:
         """Bind queues to a topic, so that its pushes go to them instead, and return all queues bound to it now.

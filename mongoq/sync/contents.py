@@ -13,17 +13,19 @@ from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.limits import QueueLimits
 from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, QueueSettings
-from mongoq.protocol import admin
-from mongoq.protocol.base import queue_settings
-from mongoq.protocol.coordination.limits import read_limits
-from mongoq.protocol.history import read, replay
-from mongoq.protocol.history.mistaken import log_no_history
-from mongoq.protocol.history.query import Query, history_page, make_query
-from mongoq.protocol.history.read import Counts, Selection, blocked_by
+from mongoq.protocol.history.query import Query, make_query
+from mongoq.protocol.history.read import Counts, Selection
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.protocol.sequence.repair import repair_sequences
 from mongoq.protocol.state.context import QueueContext, context_of
-from mongoq.protocol.wait.wait import find_next_due
+from mongoq.protocol_threads import admin
+from mongoq.protocol_threads.base import queue_settings
+from mongoq.protocol_threads.coordination.limits import read_limits
+from mongoq.protocol_threads.history import read, replay
+from mongoq.protocol_threads.history.mistaken import log_no_history
+from mongoq.protocol_threads.history.query import history_page
+from mongoq.protocol_threads.history.read import blocked_by
+from mongoq.protocol_threads.sequence.repair import repair_sequences
+from mongoq.protocol_threads.wait.wait import find_next_due
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue

@@ -16,14 +16,16 @@ from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol import admin, group_commit
-from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.history.dead_letters import revive, selection
+from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push.insert import OnDuplicate
-from mongoq.protocol.settle import bury, move, settle
 from mongoq.protocol.state.context import context_of
+from mongoq.protocol_threads import admin
+from mongoq.protocol_threads.claim import pop, reserve
+from mongoq.protocol_threads.history.dead_letters import revive
+from mongoq.protocol_threads.push import push
+from mongoq.protocol_threads.settle import bury, move, settle
 from mongoq.sync.batches import Batches
 from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents
@@ -136,7 +138,7 @@ class Queue(Batches[M], Contents[M], Local):
         cancelled push may still happen.
         """
         return self._run_joined(
-            group_commit.push,
+            push.push,
             payload,
             delay=delay,
             when=when,
@@ -196,7 +198,7 @@ class Queue(Batches[M], Contents[M], Local):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item, reserved,
                 which can be settled.
         """
-        return self._run(group_commit.reserve, lease=lease, wait=wait, on_invalid=on_invalid)
+        return self._run(reserve.reserve, lease=lease, wait=wait, on_invalid=on_invalid)
 
     def reserved(
         self,
@@ -460,7 +462,4 @@ class DeadQueue(Queue[Any]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        purging = admin.purge(
-            self._context, state, ids=ids, where=where, limit=limit, stage=stage, reason=reason, error=error
-        )
-        return self._run_flow(purging)
+        return self._run(admin.purge, state, ids=ids, where=where, limit=limit, stage=stage, reason=reason, error=error)

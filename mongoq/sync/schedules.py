@@ -18,8 +18,8 @@ from mongoq.model.process import dice
 from mongoq.model.schedule.definition import UNSEEN_AFTER, Definition, ScheduleRecord, Tick, define
 from mongoq.model.schedule.timetable import Missed
 from mongoq.model.settings import DEFAULT, Default, queue_options
-from mongoq.protocol.coordination import schedules
 from mongoq.protocol.state.context import BrokerContext, QueueContext, context_of
+from mongoq.protocol_threads.coordination import schedules
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue

@@ -17,11 +17,12 @@ from mongoq.pipeline import Pipeline
 from mongoq.pipeline.graph.handlers import ImportFailed, import_object, import_path
 from mongoq.spark.raw_options import IMPORT_PATH
 from mongoq.sync import Broker
+from mongoq.telemetry.aio import operations as operations_aio
 from mongoq.telemetry.context_variables import ContextVariables
-from mongoq.telemetry.flows import observe_flows
 from mongoq.telemetry.process_hook import ProcessHook
 from mongoq.telemetry.propagation import Propagation
 from mongoq.telemetry.recorder import Recorder
+from mongoq.telemetry.threads import operations as operations_threads
 from mongoq.worker import AsyncWorker, Worker
 from mongoq.worker.consumer import LogErrors
 
@@ -104,7 +105,9 @@ def instrument(
     driver = _driver_of(target)
     recorder = Recorder(propagation, lambda: driver.primary, **options)
     hooks = (ProcessHook(recorder),)
-    driver.observer = Observer(observe_flows(recorder), partial(_find_hooks, recorder, hooks), recorder.flush)
+    observe = operations_aio.observe_operations, operations_threads.observe_operations
+    operations = {work: observed for each in observe for work, observed in each(recorder).items()}
+    driver.observer = Observer(operations, partial(_find_hooks, recorder, hooks), recorder.flush)
 
 
 def instrument_types(broker: Broker) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from bson import ObjectId
 
 from mongoq.aio import AsyncQueue
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.observer import Observer
+from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
@@ -22,31 +23,63 @@ from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
 from mongoq.model.rate import Pace
-from mongoq.protocol.flow import Command, Flow, number_matched
+from mongoq.protocol.flow import Command, Shared, UndoLog, WakeEvent, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol_threads.perform import perform
 from mongoq.sync import Queue
 from mongoq.sync.schedules import Schedules
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.threads.ticker import SchedulePlan
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class ImmediatePerformer:
+    """Performs commands by the performer for threads, in the caller's task: commands in memory end at once."""
+
+    def __init__(self, threads: ThreadPerformer) -> None:
+        self._threads = threads
+        self.check_open = threads.check_open
+        self.run_beside = threads.run_beside
+
+    def check_loop(self) -> None:
+        """Accept any loop: nothing here belongs to one."""
+
+    async def perform(self, command: Command[Any], undo_log: UndoLog) -> Any:
+        """Send a command."""
+        return self._threads.perform(command, undo_log)
+
+    async def share(self, shared: Shared[Any], undo_log: UndoLog) -> Any:
+        """Send a part of a shared command."""
+        return self._threads.share(shared, undo_log)
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause."""
+        self._threads.sleep(seconds)
+
+    async def rest(self, event: WakeEvent, seconds: float) -> None:
+        """Wait for an event."""
+        self._threads.rest(event, seconds)
+
+    async def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
+        """Give back what a command took."""
+        self._threads.undo(command, reply)
+
+
 class VirtualDriver(AioDriver):
-    """Runs flows by the driver for threads, in the caller's task: commands in memory end at once, so nothing waits."""
+    """Runs operations by the performer for threads, in the caller's task, so nothing waits."""
 
     def __init__(self, threads: ThreadDriver) -> None:
         # Not the parent's __init__: this driver has no client, no loop and no counters of its own.
         self._threads = threads
+        self._counter_flush = None
+        self._performer: Any = ImmediatePerformer(threads._performer)
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end."""
-        return self._threads.run(flow)
-
-    async def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; no task can cancel it, because it never waits."""
-        return self._threads.run(flow)
+    async def run_shielded(self, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation to its end; no task can cancel it, because it never waits."""
+        return await self.run(work, *args, **options)
 
     def start_later(
         self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
@@ -172,13 +205,10 @@ class VirtualServer(Runner[BrokerContext]):
 
     def make_ready(self, filter: dict[str, Any]) -> int:
         """Make waiting items ready now, and return their number."""
-        return self._run(_make_ready, filter)
-
-
-def _make_ready(broker: BrokerContext, filter: dict[str, Any]) -> Flow[int]:
-    now = broker.clock.now()
-    waiting = {**filter, "when": {"$gt": now}, "reserved": {"$ne": True}}
-    return (yield from Command("update_many", {"filter": waiting, "update": {"$set": {"when": now}}}, number_matched))
+        now = self._context.clock.now()
+        waiting = {**filter, "when": {"$gt": now}, "reserved": {"$ne": True}}
+        arguments = {"filter": waiting, "update": {"$set": {"when": now}}}
+        return self._run_given(perform, Command("update_many", arguments, number_matched))
 
 
 class VirtualTime:

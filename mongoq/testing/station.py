@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,21 +19,20 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
 from mongoq.model.rate import Block, Pace
-from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.claim.filtering import is_kept
-from mongoq.protocol.coordination.limits import bucket_id, end_put_offs, give_back_slots, take_slots
-from mongoq.protocol.flow import Flow
-from mongoq.protocol.history import read
+from mongoq.protocol.coordination.limits import bucket_id
 from mongoq.protocol.push.push import due_time
-from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol_threads.base.queue_settings import ensure_ready
+from mongoq.protocol_threads.claim.filtering import is_kept
+from mongoq.protocol_threads.coordination.limits import end_put_offs, give_back_slots, take_slots
+from mongoq.protocol_threads.history import read
+from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.keyed_rates import KeyedRates
-from mongoq.worker.limiter import find_pace
 from mongoq.worker.run_context import RunContext
+from mongoq.worker.threads.keyed_rates import KeyedRates
+from mongoq.worker.threads.limiter import find_pace
 
 T = TypeVar("T")
 
@@ -162,14 +161,14 @@ class VirtualStation:
         items = self._claim(block.number)
         block.next += len(items) * pace.interval
         if block.number:
-            self._queue._run(partial(_on_broker, give_back_slots), bucket_id(self.consumer.name), block)
+            self._queue._run_given(give_back_slots, self._context.broker, bucket_id(self.consumer.name), block)
         return items
 
     def _claim_keyed(self, pace: Pace) -> list[Item[Any]]:
         """Claim the next item whose key has a slot; those before it are put off, as a worker does."""
         fail = partial(self.consumer.resolver.failure, self.consumer)
         while claimed := self._claim(1):
-            kept, others = self._queue._run(lambda _, items: self._keyed.admit(items, pace, 1, fail), claimed)
+            kept, others = self._queue._run_given(self._keyed.admit, claimed, pace, 1, fail)
             for item, outcome in others:
                 if isinstance(outcome, Release):
                     self._queue._run(apply_outcomes, [(item, outcome)], self._server.resolve_target)
@@ -180,7 +179,7 @@ class VirtualStation:
         return []
 
     def _take_slots(self, bucket: str, pace: Pace, n: int) -> tuple[Block, bool] | float:
-        return self._queue._run(partial(_on_broker, take_slots), bucket, pace, n)
+        return self._queue._run_given(take_slots, self._context.broker, bucket, pace, n)
 
     def _claim(self, n: int) -> list[Item[Any]]:
         if n > 1:
@@ -296,10 +295,6 @@ class VirtualStation:
         if self._server.queue(untyped)._run(read.get, item.id) is None:
             return Result(item, "dead", entry, outcome.error, to=self._context.settings.dead)
         return Result(item, "retry", entry, outcome.error, delay=duration(outcome.delay, "delay"))
-
-
-def _on_broker(flow: Callable[..., Flow[T]], context: QueueContext[Any], *arguments: Any) -> Flow[T]:
-    return flow(context.broker, *arguments)
 
 
 def _target_of(outcome: object) -> str | None:

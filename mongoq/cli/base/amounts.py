@@ -8,8 +8,8 @@ from typing import Any
 from mongoq.cli.base.confirmation import Confirmation
 from mongoq.cli.base.output import Output
 from mongoq.cli.base.progress import Meter
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.query import BoundedCount
+from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.sync import Broker
 
 COUNT_LIMIT = 1_000_000

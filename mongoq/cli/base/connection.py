@@ -18,7 +18,7 @@ import click
 import mongoq
 from mongoq.cli.base.output import Output
 from mongoq.drivers.connection_string import list_unknown_options
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.sync import Broker
 
 logger = logging.getLogger("mongoq.cli")

@@ -24,12 +24,13 @@ from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document, to_plain
-from mongoq.protocol.admin import purge
-from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.query import BoundedCount, Query, count_free
-from mongoq.protocol.insight import find_dead_queue
-from mongoq.protocol.sequence.hold import find_held_letters
+from mongoq.protocol.history.query import BoundedCount, Query
 from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
+from mongoq.protocol_threads.admin import purge
+from mongoq.protocol_threads.history import dead_letters
+from mongoq.protocol_threads.history.query import count_free
+from mongoq.protocol_threads.insight import find_dead_queue
+from mongoq.protocol_threads.sequence.hold import find_held_letters
 from mongoq.sync import Broker, DeadQueue
 
 F = TypeVar("F", bound=Callable[..., Any])

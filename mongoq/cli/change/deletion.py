@@ -16,9 +16,10 @@ from mongoq.cli.base.output import Output
 from mongoq.cli.base.progress import DELETION_INTERRUPTED, explain_interruption
 from mongoq.errors import MongoqError, PayloadInvalid
 from mongoq.model.item import State
-from mongoq.protocol import admin
-from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.query import count_range, make_query
+from mongoq.protocol.history.query import make_query
+from mongoq.protocol_threads import admin
+from mongoq.protocol_threads.history.mistaken import refuse_unknown
+from mongoq.protocol_threads.history.query import count_range
 from mongoq.sync import Broker, Queue
 
 LIVE_STATES: tuple[State | None, ...] = (None, "reserved")

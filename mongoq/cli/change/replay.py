@@ -27,8 +27,9 @@ from mongoq.cli.base.output import Output
 from mongoq.cli.base.progress import Meter, explain_interruption
 from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
-from mongoq.protocol.history.mistaken import explain_no_history, is_known, refuse_unknown
-from mongoq.protocol.history.query import BoundedCount, count_range, make_query
+from mongoq.protocol.history.query import BoundedCount, make_query
+from mongoq.protocol_threads.history.mistaken import explain_no_history, is_known, refuse_unknown
+from mongoq.protocol_threads.history.query import count_range
 from mongoq.sync import Broker, Queue
 
 

@@ -13,7 +13,7 @@ from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
 from mongoq.model.schedule.definition import ScheduleRecord, check_unseen
-from mongoq.protocol.coordination.schedules import find_schedule
+from mongoq.protocol_threads.coordination.schedules import find_schedule
 from mongoq.sync import Broker
 
 COLUMNS = ("schedule", "what", "queue", "next", "local", "last", "note")

@@ -28,8 +28,8 @@ from mongoq.model.settings import (
     check_options,
     resolve_settings,
 )
-from mongoq.protocol import admin
-from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.protocol_threads import admin
+from mongoq.protocol_threads.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
 
 ALL_OPTIONS = (

@@ -31,16 +31,11 @@ from mongoq.errors import MongoqError
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.extended_json import read_json
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.protocol.history.mistaken import is_known, refuse_unknown
-from mongoq.protocol.history.query import Query, Search, make_query
-from mongoq.protocol.history.transfer import (
-    MAX_BATCH,
-    ImportResult,
-    check_history,
-    check_import,
-    exported_fields,
-    import_items,
-)
+from mongoq.protocol.history.query import Query, make_query
+from mongoq.protocol.history.transfer import MAX_BATCH, ImportResult, check_history, check_import, exported_fields
+from mongoq.protocol_threads.history.mistaken import is_known, refuse_unknown
+from mongoq.protocol_threads.history.query import Search
+from mongoq.protocol_threads.history.transfer import import_items
 from mongoq.sync import Broker, Queue
 
 CANONICAL = json_util.JSONOptions(

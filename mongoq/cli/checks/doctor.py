@@ -42,7 +42,7 @@ from mongoq.cli.checks.server_checks import (
 )
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
-from mongoq.protocol.insight import count_held, find_stuck, find_unusable, read_queues
+from mongoq.protocol_threads.insight import count_held, find_stuck, find_unusable, read_queues
 from mongoq.sync import Broker
 
 MAX_AGE = "1h"

@@ -17,8 +17,9 @@ from mongoq.cli.inspect.item_row import item_row
 from mongoq.cli.inspect.items import OPTIONAL, PROCESSED_COLUMNS
 from mongoq.model.item import Item
 from mongoq.model.item_document import item_document
-from mongoq.protocol.history.mistaken import explain_no_history, refuse_unknown
-from mongoq.protocol.history.query import Query, Search, make_query
+from mongoq.protocol.history.query import Query, make_query
+from mongoq.protocol_threads.history.mistaken import explain_no_history, refuse_unknown
+from mongoq.protocol_threads.history.query import Search
 from mongoq.sync import Broker
 
 DEFAULT_LIMIT = 100

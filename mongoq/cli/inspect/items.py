@@ -17,10 +17,11 @@ from mongoq.cli.inspect.item_row import item_row
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, State
 from mongoq.model.item_document import has_payload, item_document
-from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.query import make_query, search
-from mongoq.protocol.insight import find_blockers, find_item
-from mongoq.protocol.sequence.hold import find_held_letters
+from mongoq.protocol.history.query import make_query
+from mongoq.protocol_threads.history.mistaken import refuse_unknown
+from mongoq.protocol_threads.history.query import search
+from mongoq.protocol_threads.insight import find_blockers, find_item
+from mongoq.protocol_threads.sequence.hold import find_held_letters
 from mongoq.sync import Broker
 
 LIVE = "live"

@@ -14,16 +14,9 @@ from mongoq.cli.base.output import Output, cell
 from mongoq.model.encoding.extended_json import duration_text
 from mongoq.model.limits import describe_start
 from mongoq.model.settings import SETTINGS
-from mongoq.protocol.insight import (
-    BUDGET,
-    NO_ITEMS,
-    QueueInsight,
-    StoredSettings,
-    count_consumers,
-    read_queues,
-    read_settings,
-)
-from mongoq.protocol.insight import read_events as read_events_of
+from mongoq.protocol.insight import BUDGET, NO_ITEMS, QueueInsight, StoredSettings
+from mongoq.protocol_threads.insight import count_consumers, read_queues, read_settings
+from mongoq.protocol_threads.insight import read_events as read_events_of
 from mongoq.sync import Broker
 
 COLUMNS = (

@@ -25,7 +25,8 @@ from mongoq.cli.base.output import Output, make_table, printable
 from mongoq.cli.inspect.queues import COLUMNS, OPTIONAL, RIGHT, no_queues, queue_row
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.protocol.insight import QueueInsight, read_queues
+from mongoq.protocol.insight import QueueInsight
+from mongoq.protocol_threads.insight import read_queues
 from mongoq.sync import Broker
 
 BUDGET = 20_000

@@ -1,6 +1,6 @@
-"""Driver: runs the flows of a broker on its backend.
+"""Driver: runs the operations of a broker on its backend.
 
-The driver's sender sends single commands; brokers and queues inherit the runner, by which all flows are run.
+The driver's sender sends single commands; brokers and queues inherit the runner, by which all operations are run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect  # async only
 import logging
 
 # sync only: import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from contextvars import Context
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -19,16 +19,14 @@ import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
 from mongoq.drivers import sleep
-from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary, parse_raw_reply
+from mongoq.drivers.backend import Backend, classify_error, find_primary, parse_raw_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
-from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
-from mongoq.errors import BrokerClosed
 from mongoq.protocol.base.find import close_cursor
-from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
+from mongoq.protocol.flow import MAX_SENDS, OPERATION, Command, Interruption, Operation, ReplyLost, Shared, hands_over
 from mongoq.protocol.state.context import BrokerContext
 
 # sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
@@ -92,23 +90,21 @@ class AioSender:
 
 
 class AioDriver:
-    """Runs flows: performs each request, and sends the reply or the error into the flow.
+    """Runs operations, each with what it has taken: items that a command took are given back when the operation fails.
 
-    Items that a command took are given back when its flow fails. ``flush`` makes the flow that writes the counters, at
-    intervals and at close.
+    ``flush`` is the operation that writes the counters, at intervals and at close.
 
     Attributes:
-        observer: replaces flows of operations; set by an instrumentation.
+        observer: replaces operations; set by an instrumentation.
     """
 
     asynchronous = True  # async only
     # sync only: asynchronous = False
     caller = staticmethod(asyncio.current_task)  # async only
     # sync only: caller = staticmethod(threading.get_ident)
-    _group_commit: AioGroupCommit
     observer: Observer | None = None
 
-    def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Flow[None]]) -> None:
+    def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Awaitable[None]]) -> None:
         self._backend = backend
         self._failover = FailoverNotice(backend, context.clock)
         self._sender = AioSender(backend)
@@ -119,73 +115,50 @@ class AioDriver:
         self._counter_flush: CounterFlush | None = CounterFlush(
             context.counters, self._write_counters, self._performer.start_later
         )
-        if context.group_commit:
-            self._group_commit = AioGroupCommit(self._performer, self.run)
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
+    async def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation to its end; driver errors that it did not handle are raised unchanged."""
         self._performer.check_loop()  # async only
         flusher = self._counter_flush
         if flusher is not None and not flusher.armed:
             flusher.arm()
-        undo_log: UndoLog = []
-        request: Request | None = None
+        outer = OPERATION.get(None)
+        operation = Operation(self._performer)
+        OPERATION.set(operation)
         try:
-            request = next(flow)
-            while True:
-                try:
-                    if isinstance(request, Shared):
-                        reply = await self._group_commit.share(request)
-                        if request.undo is not None:
-                            undo_log[:] = [(request, reply)]
-                    else:
-                        reply = await self._performer.perform(request, undo_log)
-                except Exception as error:
-                    request = flow.throw(self._failover.convert_error(error))
-                else:
-                    request = flow.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            return await work(*args, **options)
         except BaseException as error:
-            try:
-                await self._handle_failure(error, request, undo_log)
-            finally:
-                flow.close()
+            if operation.undo_log and not hands_over(error):
+                undoing = self._performer.undo(*operation.undo_log[-1])  # async only
+                # sync only: self._performer.undo(*operation.undo_log[-1])
+                if isinstance(error, Exception):  # async only: a cancelled caller does not wait
+                    await asyncio.shield(undoing)
+            if isinstance(error, Interruption):
+                raise error.cause from None
             raise
         finally:
+            # Not reset by a token: what closes a suspended caller may have another context.
+            OPERATION.set(outer)  # type: ignore[arg-type]
             if flusher is not None and not flusher.armed:
                 flusher.rearm()
 
-    async def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog) -> None:
-        """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""
-        if isinstance(error, asyncio.CancelledError) and isinstance(request, Shared):  # async only
-            self._group_commit.leave(request)
-            if request.undo is not None:
-                undo_log.clear()  # the undo of the request gives back all that the flow had taken
-        if undo_log and not hands_over(error):
-            undoing = self._performer.undo(*undo_log[-1])  # async only
-            # sync only: self._performer.undo(*undo_log[-1])
-            if isinstance(error, Exception):  # async only: a cancelled caller does not wait
-                await asyncio.shield(undoing)
-        if isinstance(error, Interruption):
-            raise error.cause from None
-
-    async def run_within(self, seconds: float, flow: Flow[T]) -> T:
-        """Run a flow with a limit for all its commands together, waiting for a server included."""
+    async def run_within(
+        self, seconds: float, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Run an operation with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
             try:
-                return await self.run(flow)
+                return await self.run(work, *args, **options)
             except OverflowError as error:
                 # PyMongo 4.20 retries until the limit; the pause before the 1,024th retry is too large for a float.
                 raise NetworkTimeout(f"no server answered within {seconds:g} s") from error
 
-    async def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a whole flow to its end, even if the caller is cancelled."""
-        if self._performer.closed:  # async only: its task could still send commands
-            flow.close()
-            raise BrokerClosed
-        return await asyncio.shield(self._performer.start_task(self.run(flow)))  # async only
-        # sync only: return self.run(flow)
+    async def run_shielded(self, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Run a whole operation to its end, even if the caller is cancelled."""
+        self._performer.check_open()  # async only: its task could still send commands
+        running = self.run(work, *args, **options)  # async only
+        return await asyncio.shield(self._performer.start_task(running))  # async only
+        # sync only: return self.run(work, *args, **options)
 
     @property
     def sessions(self) -> Sessions:
@@ -216,7 +189,7 @@ class AioDriver:
     async def _write_counters(self) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
         try:
-            await self.run_within(FLUSH_TIMEOUT_SECONDS, self._flush())
+            await self.run_within(FLUSH_TIMEOUT_SECONDS, self._flush)
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
 
@@ -237,7 +210,7 @@ class AioDriver:
                 cursor = self._context.registry.close()
                 if cursor is not None and not self._backend.is_cut_off():
                     try:
-                        await self.run(close_cursor(self._context, cursor))
+                        await self.run(close_cursor, self._context, cursor)
                     except Exception as error:
                         logger.debug("the change stream could not be closed: %r", error)
         self._performer.close()
@@ -247,33 +220,33 @@ class AioDriver:
 
 
 class AsyncRunner(Generic[C]):
-    """Base of brokers and queues: runs flows. Workers, pipelines and Spark send all their commands by its methods."""
+    """Base of brokers and queues: runs operations. Workers, pipelines and Spark send all their commands by its methods."""
 
     def __init__(self, driver: AioDriver, context: C) -> None:
         self._driver = driver
         self._context = context
 
-    async def _run(self, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs) -> T:
-        """Run a flow of the protocol with this context as its first argument, and return its result."""
+    async def _run(self, work: Callable[Concatenate[C, P], Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation of the core with this context as its first argument, and return its result."""
         observer = self._driver.observer
         if observer is not None:
-            flow = observer.flows.get(flow, flow)
-        return await self._driver.run(flow(self._context, *args, **options))
+            work = observer.operations.get(work, work)
+        return await self._driver.run(work, self._context, *args, **options)
 
-    def _observed(self, flow: F) -> F:
-        """Return a flow function, or its replacement by the observer: for flows that ``_run`` does not make."""
+    async def _run_given(self, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation of which the context, if any, is given."""
+        return await self._driver.run(self._observed(work), *args, **options)
+
+    def _observed(self, work: F) -> F:
+        """Return an operation, or its replacement by the observer: for those that ``_run`` does not make."""
         observer = self._driver.observer
-        return flow if observer is None else observer.flows.get(flow, flow)  # type: ignore[return-value]
+        return work if observer is None else observer.operations.get(work, work)  # type: ignore[return-value]
 
     async def _run_within(
-        self, seconds: float, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs
+        self, seconds: float, work: Callable[Concatenate[C, P], Awaitable[T]], *args: P.args, **options: P.kwargs
     ) -> T:
-        """Run a flow as ``_run`` does, with a limit for all its commands together, waiting for a server included."""
-        return await self._driver.run_within(seconds, flow(self._context, *args, **options))
-
-    async def _run_flow(self, flow: Flow[T]) -> T:
-        """Run a flow that has its context already, such as one for several queues."""
-        return await self._driver.run(flow)
+        """Run an operation as ``_run`` does, with a limit for all its commands together, waiting included."""
+        return await self._driver.run_within(seconds, work, self._context, *args, **options)
 
     @property
     def _sessions(self) -> Sessions:

@@ -1,7 +1,7 @@
 # Generated from mongoq/drivers/aio/driver.py by scripts/unasync.py. Do not edit.
-"""Driver: runs the flows of a broker on its backend.
+"""Driver: runs the operations of a broker on its backend.
 
-The driver's sender sends single commands; brokers and queues inherit the runner, by which all flows are run.
+The driver's sender sends single commands; brokers and queues inherit the runner, by which all operations are run.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
 from mongoq.drivers import sleep
-from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary, parse_raw_reply
+from mongoq.drivers.backend import Backend, classify_error, find_primary, parse_raw_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
-from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
-from mongoq.protocol.base.find import close_cursor
-from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
+from mongoq.protocol.flow import MAX_SENDS, OPERATION, Command, Interruption, Operation, ReplyLost, Shared, hands_over
 from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol_threads.base.find import close_cursor
 
 __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 
@@ -84,21 +83,19 @@ class ThreadSender:
 
 
 class ThreadDriver:
-    """Runs flows: performs each request, and sends the reply or the error into the flow.
+    """Runs operations, each with what it has taken: items that a command took are given back when the operation fails.
 
-    Items that a command took are given back when its flow fails. ``flush`` makes the flow that writes the counters, at
-    intervals and at close.
+    ``flush`` is the operation that writes the counters, at intervals and at close.
 
     Attributes:
-        observer: replaces flows of operations; set by an instrumentation.
+        observer: replaces operations; set by an instrumentation.
     """
 
     asynchronous = False
     caller = staticmethod(threading.get_ident)
-    _group_commit: ThreadGroupCommit
     observer: Observer | None = None
 
-    def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Flow[None]]) -> None:
+    def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], None]) -> None:
         self._backend = backend
         self._failover = FailoverNotice(backend, context.clock)
         self._sender = ThreadSender(backend)
@@ -109,61 +106,41 @@ class ThreadDriver:
         self._counter_flush: CounterFlush | None = CounterFlush(
             context.counters, self._write_counters, self._performer.start_later
         )
-        if context.group_commit:
-            self._group_commit = ThreadGroupCommit(self._performer, self.run)
 
-    def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
+    def run(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation to its end; driver errors that it did not handle are raised unchanged."""
         flusher = self._counter_flush
         if flusher is not None and not flusher.armed:
             flusher.arm()
-        undo_log: UndoLog = []
-        request: Request | None = None
+        outer = OPERATION.get(None)
+        operation = Operation(self._performer)
+        OPERATION.set(operation)
         try:
-            request = next(flow)
-            while True:
-                try:
-                    if isinstance(request, Shared):
-                        reply = self._group_commit.share(request)
-                        if request.undo is not None:
-                            undo_log[:] = [(request, reply)]
-                    else:
-                        reply = self._performer.perform(request, undo_log)
-                except Exception as error:
-                    request = flow.throw(self._failover.convert_error(error))
-                else:
-                    request = flow.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            return work(*args, **options)
         except BaseException as error:
-            try:
-                self._handle_failure(error, request, undo_log)
-            finally:
-                flow.close()
+            if operation.undo_log and not hands_over(error):
+                self._performer.undo(*operation.undo_log[-1])
+            if isinstance(error, Interruption):
+                raise error.cause from None
             raise
         finally:
+            # Not reset by a token: what closes a suspended caller may have another context.
+            OPERATION.set(outer)  # type: ignore[arg-type]
             if flusher is not None and not flusher.armed:
                 flusher.rearm()
 
-    def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog) -> None:
-        """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""
-        if undo_log and not hands_over(error):
-            self._performer.undo(*undo_log[-1])
-        if isinstance(error, Interruption):
-            raise error.cause from None
-
-    def run_within(self, seconds: float, flow: Flow[T]) -> T:
-        """Run a flow with a limit for all its commands together, waiting for a server included."""
+    def run_within(self, seconds: float, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
             try:
-                return self.run(flow)
+                return self.run(work, *args, **options)
             except OverflowError as error:
                 # PyMongo 4.20 retries until the limit; the pause before the 1,024th retry is too large for a float.
                 raise NetworkTimeout(f"no server answered within {seconds:g} s") from error
 
-    def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a whole flow to its end, even if the caller is cancelled."""
-        return self.run(flow)
+    def run_shielded(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run a whole operation to its end, even if the caller is cancelled."""
+        return self.run(work, *args, **options)
 
     @property
     def sessions(self) -> Sessions:
@@ -192,7 +169,7 @@ class ThreadDriver:
     def _write_counters(self) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
         try:
-            self.run_within(FLUSH_TIMEOUT_SECONDS, self._flush())
+            self.run_within(FLUSH_TIMEOUT_SECONDS, self._flush)
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
 
@@ -213,7 +190,7 @@ class ThreadDriver:
                 cursor = self._context.registry.close()
                 if cursor is not None and not self._backend.is_cut_off():
                     try:
-                        self.run(close_cursor(self._context, cursor))
+                        self.run(close_cursor, self._context, cursor)
                     except Exception as error:
                         logger.debug("the change stream could not be closed: %r", error)
         self._performer.close()
@@ -222,33 +199,33 @@ class ThreadDriver:
 
 
 class Runner(Generic[C]):
-    """Base of brokers and queues: runs flows. Workers, pipelines and Spark send all their commands by its methods."""
+    """Base of brokers and queues: runs operations. Workers, pipelines and Spark send all their commands by its methods."""
 
     def __init__(self, driver: ThreadDriver, context: C) -> None:
         self._driver = driver
         self._context = context
 
-    def _run(self, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs) -> T:
-        """Run a flow of the protocol with this context as its first argument, and return its result."""
+    def _run(self, work: Callable[Concatenate[C, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation of the core with this context as its first argument, and return its result."""
         observer = self._driver.observer
         if observer is not None:
-            flow = observer.flows.get(flow, flow)
-        return self._driver.run(flow(self._context, *args, **options))
+            work = observer.operations.get(work, work)
+        return self._driver.run(work, self._context, *args, **options)
 
-    def _observed(self, flow: F) -> F:
-        """Return a flow function, or its replacement by the observer: for flows that ``_run`` does not make."""
+    def _run_given(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run an operation of which the context, if any, is given."""
+        return self._driver.run(self._observed(work), *args, **options)
+
+    def _observed(self, work: F) -> F:
+        """Return an operation, or its replacement by the observer: for those that ``_run`` does not make."""
         observer = self._driver.observer
-        return flow if observer is None else observer.flows.get(flow, flow)  # type: ignore[return-value]
+        return work if observer is None else observer.operations.get(work, work)  # type: ignore[return-value]
 
     def _run_within(
-        self, seconds: float, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs
+        self, seconds: float, work: Callable[Concatenate[C, P], T], *args: P.args, **options: P.kwargs
     ) -> T:
-        """Run a flow as ``_run`` does, with a limit for all its commands together, waiting for a server included."""
-        return self._driver.run_within(seconds, flow(self._context, *args, **options))
-
-    def _run_flow(self, flow: Flow[T]) -> T:
-        """Run a flow that has its context already, such as one for several queues."""
-        return self._driver.run(flow)
+        """Run an operation as ``_run`` does, with a limit for all its commands together, waiting included."""
+        return self._driver.run_within(seconds, work, self._context, *args, **options)
 
     @property
     def _sessions(self) -> Sessions:

@@ -35,7 +35,7 @@ from mongoq.pipeline.on_spark.frame_settler import (
     StageSettings,
     make_named_error,
 )
-from mongoq.protocol.coordination.streams import read_notes, write_note
+from mongoq.protocol_threads.coordination.streams import read_notes, write_note
 from mongoq.spark.clients import broker_at
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, id_shown

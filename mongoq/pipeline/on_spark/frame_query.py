@@ -28,7 +28,7 @@ from mongoq.pipeline.on_spark.frame_settler import HASH, ID, FramePart
 from mongoq.pipeline.on_spark.task import ENDED, has_ended
 from mongoq.pipeline.run.consumers import make_stage_handle
 from mongoq.pipeline.run.progress import PipelineCounts, StageCounts
-from mongoq.protocol.base.find import find_one
+from mongoq.protocol_threads.base.find import find_one
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ExecutorError
 from mongoq.spark.raw_options import Location

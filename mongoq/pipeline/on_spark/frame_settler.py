@@ -33,11 +33,12 @@ from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import make_consumer, make_resolver, make_stage_handle
-from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.settle.apply_outcomes import ItemOutcome, apply_outcomes
-from mongoq.protocol.settle.by_token import read_held_documents
+from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
+from mongoq.protocol_threads.base.queue_settings import ensure_ready
+from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes
+from mongoq.protocol_threads.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown

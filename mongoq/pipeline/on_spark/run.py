@@ -33,17 +33,19 @@ from mongoq.pipeline.on_spark.task import (
     run_task,
     run_tasks,
 )
-from mongoq.pipeline.run.consumers import machinery, start_checks
+from mongoq.pipeline.run.consumers import find_transactional, machinery
 from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
 from mongoq.pipeline.run.run import ThreadedRun
-from mongoq.protocol.coordination.document_lease import halt
-from mongoq.protocol.coordination.heartbeats import workers_of
-from mongoq.protocol.history.counters import QueueStats, stats
+from mongoq.protocol.history.counters import QueueStats
+from mongoq.protocol_threads.coordination.document_lease import halt
+from mongoq.protocol_threads.coordination.heartbeats import workers_of
+from mongoq.protocol_threads.history.counters import stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
 from mongoq.spark.versions import require
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.sources import SourcePlan
+from mongoq.worker.threads.engine import begin_work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,8 +107,7 @@ class SparkRun(ThreadedRun):
             parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
             plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
             consumers, sources = machinery(plain, broker, coroutines=False)
-            for check in start_checks(broker._context, graph, consumers):
-                broker._driver.run(check())
+            broker._run(begin_work, consumers, find_transactional(graph))
             serialized = SerializedGraph.of(pack_graph(plain), spark)
             undo.callback(serialized.discard)
             own: dict[str, Any] = {"grace": seconds, "heartbeat": beat, "log_errors": graph.log_errors}

@@ -14,7 +14,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder
 from mongoq.pipeline.run.progress import PipelineCounts, SourceCounts
-from mongoq.protocol.wait.wait import find_next_dues, is_drained
+from mongoq.protocol_threads.wait.wait import find_next_dues, is_drained
 from mongoq.spark.errors import ExecutorError, in_short
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer

@@ -24,8 +24,8 @@ from mongoq.pipeline.frames.handler import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
 from mongoq.pipeline.run.consumers import machinery, make_engine
 from mongoq.pipeline.run.progress import PipelineCounts
-from mongoq.protocol.coordination.document_lease import is_halted
-from mongoq.protocol.history.counters import flush
+from mongoq.protocol_threads.coordination.document_lease import is_halted
+from mongoq.protocol_threads.history.counters import flush
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
@@ -117,7 +117,7 @@ def run_task(order: TaskOrder) -> Report:
         return Report(PipelineCounts())
     graph = order.graph.unpack().only(sorted(order.parts))
     options: dict[str, Any] = {"heartbeat": order.heartbeat, "run": order.run, "grace": AS_LONG_AS_IT_TAKES}
-    engine, _checks = make_engine(Engine, graph, broker, **options)
+    engine = make_engine(Engine, graph, broker, **options)
     ended = threading.Event()
     threading.Thread(target=_watch, args=(engine, order, listener, ended), name="mongoq-task", daemon=True).start()
     with _delay_sighup(listener):

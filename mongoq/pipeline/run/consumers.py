@@ -16,7 +16,6 @@ from mongoq.errors import (
     OutcomeInvalid,
     PartnerMissing,
     PayloadInvalid,
-    TransactionsUnavailable,
 )
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.codec import Codec, Wrapped
@@ -43,14 +42,11 @@ from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
 from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
-from mongoq.protocol.base.transaction import ensure_transactional
-from mongoq.protocol.claim.filtering import check_on_server, make_filter
-from mongoq.protocol.coordination.heartbeats import begin
+from mongoq.protocol.claim.filtering import make_filter
 from mongoq.protocol.coordination.sources import source_id
-from mongoq.protocol.flow import Flow
-from mongoq.protocol.join.join import join_arrivals, settle_expired
 from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec
-from mongoq.protocol.state.context import BrokerContext, context_of
+from mongoq.protocol.state.context import context_of
+from mongoq.protocol_threads.join.join import join_arrivals, settle_expired
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import (
@@ -338,21 +334,10 @@ def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Cons
     return own, plans
 
 
-def make_engine(kind: Any, graph: Graph, broker: Any, **options: Any) -> tuple[Any, list[Callable[[], Flow[None]]]]:
-    """Return an engine of a kind that works on a graph, and the checks before it begins."""
+def make_engine(kind: Any, graph: Graph, broker: Any, **options: Any) -> Any:
+    """Return an engine of a kind that works on a graph."""
     own, sources = machinery(graph, broker, coroutines=kind.asynchronous)
-    engine = kind(broker, own, sources=sources, log_errors=graph.log_errors, **options)
-    return engine, start_checks(broker._context, graph, own)
-
-
-def start_checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
-    """Return the checks before a run begins, the checks that must come before any write first."""
-    filters = [
-        partial(check_on_server, consumer.queue._context, consumer.item_filter)
-        for consumer in own
-        if consumer.item_filter is not None
-    ]
-    return [partial(check_server, broker, graph), partial(begin, broker), *filters]
+    return kind(broker, own, sources=sources, log_errors=graph.log_errors, **options)
 
 
 def make_consumer(stage: Stage, handle: Any, handler: Any, *, coroutines: bool, **options: Any) -> Consumer:
@@ -378,8 +363,8 @@ def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool
     return consumers
 
 
-def check_server(broker: BrokerContext, graph: Graph) -> Flow[None]:
-    """Refuse a server without transactions, before anything is written, when a part of the graph needs them.
+def find_transactional(graph: Graph) -> tuple[str, ...]:
+    """Return the parts of a graph that need transactions.
 
     A fork is such a part if the annotations of its handler say that it returns a ``Fork``.
     """
@@ -387,13 +372,7 @@ def check_server(broker: BrokerContext, graph: Graph) -> Flow[None]:
     joins = [f"join {stage.name!r}" for stage in graph.own_stages if stage.join is not None]
     forks = [f"fork {stage.name!r}" for stage in graph.own_stages if stage.join is None and _forks(stage)]
     ordered = [f"sequences of stage {stage.name!r}" for stage in graph.own_stages if stage.sequence is not None]
-    parts = (*sources, *joins, *forks, *ordered)
-    if not parts:
-        return
-    try:
-        yield from ensure_transactional(broker)
-    except TransactionsUnavailable as error:
-        raise TransactionsUnavailable(error.server, needed_by=parts) from None
+    return (*sources, *joins, *forks, *ordered)
 
 
 def _forks(stage: Stage) -> bool:

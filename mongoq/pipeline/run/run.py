@@ -16,9 +16,9 @@ from mongoq.model.arguments import Duration, wait_seconds
 from mongoq.model.health import Health
 from mongoq.model.process import Local
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.run.consumers import make_engine
+from mongoq.pipeline.run.consumers import find_transactional, make_engine
 from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
-from mongoq.protocol.history.counters import stats
+from mongoq.protocol_threads.history.counters import stats
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.signals import stop_on_signals
@@ -137,9 +137,9 @@ class Run(ThreadedRun):
         self._graph = graph
         self._broker = broker
         self._engine: Engine
-        self._engine, checks = make_engine(Engine, graph, broker, grace=grace, heartbeat=heartbeat)
+        self._engine = make_engine(Engine, graph, broker, grace=grace, heartbeat=heartbeat)
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
-        self._engine.prepare(*checks)
+        self._engine.prepare(find_transactional(graph))
 
     def _start(self, *, drain: bool) -> Self:
         """Start the run; called once, by the method that made it."""
@@ -208,8 +208,8 @@ class AsyncRun(Local):
     ) -> Self:
         """Check the server, waiting for one that does not answer, and begin."""
         # Here and not in __init__, because the checks of the server have to be awaited.
-        engine, checks = make_engine(AsyncEngine, graph, broker, grace=grace, heartbeat=heartbeat)
-        await engine.prepare(*checks)
+        engine = make_engine(AsyncEngine, graph, broker, grace=grace, heartbeat=heartbeat)
+        await engine.prepare(find_transactional(graph))
         return cls(graph, broker, engine, drain=drain, signals=signals)
 
     def __repr__(self) -> str:
@@ -244,7 +244,7 @@ class AsyncRun(Local):
         """Return the progress, as ``Run.progress`` does."""
         if self.ended:
             self._broker._context.stats = None  # the final figures must not come from the cache
-        depths, ended = await self._broker._run(stats), self.ended
+        depths, ended = await self._broker.stats(), self.ended
         counts = PipelineCounts.of(self._engine)  # after ``ended``: the counts of an ended run must be final
         return progress_of(self._graph, counts, depths, ended=ended, interrupted=self._engine.interrupted)
 

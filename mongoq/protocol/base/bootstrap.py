@@ -13,7 +13,8 @@ from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_and_report, retry_until_reply, run_for_callers
-from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption
+from mongoq.protocol.flow import Command, Duplicate, Interruption
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
 logger = logging.getLogger("mongoq.clock")
@@ -37,14 +38,14 @@ INDEX_FAULTS: dict[Any, str] = {
 """What to do where the server cannot make the indexes, by its error code: too many, the same keys, the same name."""
 
 
-def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
+async def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> None:
     """Check the collection, create the indexes and read the server's clock, once per broker.
 
     Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
     if not is_broker_ready(broker, write=write):
-        yield from run_for_callers("ready", partial(_prepare, broker, write=write), is_shared=broker.group_commit)
+        await run_for_callers("ready", partial(_prepare, broker, write=write), is_shared=broker.group_commit)
 
 
 def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:
@@ -53,16 +54,16 @@ def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:
     return is_checked and (not broker.clock.due() or broker.measuring == os.getpid())
 
 
-def _prepare(broker: BrokerContext, *, write: bool) -> Flow[None]:
+async def _prepare(broker: BrokerContext, *, write: bool) -> None:
     if not broker.checked:
-        yield from check_collection(broker)
+        await check_collection(broker)
     if write and not broker.indexed:
-        yield from ensure_indexes(broker)
+        await ensure_indexes(broker)
     if broker.clock.due():
-        yield from _calibrate(broker)
+        await _calibrate(broker)
 
 
-def check_collection(broker: BrokerContext) -> Flow[bool]:
+async def check_collection(broker: BrokerContext) -> bool:
     """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``).
 
     Return whether the schema document exists. A user without the right to list collections relies on it: the process
@@ -70,19 +71,19 @@ def check_collection(broker: BrokerContext) -> Flow[bool]:
     """
     refusal: Exception | None = None
     if not broker.serverless:
-        hello = yield from retry_until_reply(hello_command())
+        hello = await retry_until_reply(hello_command())
         if hello.get("msg") == "isdbgrid":
             # A mongos also serves collections that are not sharded, and those are usable.
-            stats = yield from retry_until_reply(_database_command({"collStats": broker.collection}))
+            stats = await retry_until_reply(_database_command({"collStats": broker.collection}))
             if stats.get("sharded"):
                 raise CollectionSharded(broker.namespace)
         try:
-            yield from _check_options(broker)
+            await _check_options(broker)
         except Exception as error:
             if not is_unauthorized(error):
                 raise
             refusal = error
-    schema = yield from find_one(broker, {"_id": SCHEMA_ID})
+    schema = await find_one(broker, {"_id": SCHEMA_ID})
     if schema is not None:
         version, oldest_reader = schema.get("version"), schema.get("oldest_reader")
         if not isinstance(version, int) or not isinstance(oldest_reader, int):
@@ -101,10 +102,10 @@ def is_unauthorized(error: Exception) -> bool:
     return getattr(error, "code", None) == UNAUTHORIZED_CODE
 
 
-def _check_options(broker: BrokerContext) -> Flow[None]:
+async def _check_options(broker: BrokerContext) -> None:
     """Refuse a collection that loses items (capped), changes equality (a collation) or refuses them, and a view."""
     command = {"listCollections": 1, "filter": {"name": broker.collection}}
-    listed = yield from retry_until_reply(_database_command(command))
+    listed = await retry_until_reply(_database_command(command))
     for collection in listed["cursor"]["firstBatch"]:
         if collection.get("type", "collection") != "collection":
             raise CollectionUnsuitable(broker.namespace, f"is a {collection['type']}; name a plain collection")
@@ -128,23 +129,23 @@ def _database_command(command: dict[str, Any]) -> Command[Any]:
     return Command("command", {"command": command}, target="database")
 
 
-def hello(broker: BrokerContext) -> Flow[None]:
+async def hello(broker: BrokerContext) -> None:
     """Make one round trip to the server."""
     if not broker.serverless:
-        yield from retry_until_reply(hello_command())
+        await retry_until_reply(hello_command())
 
 
-def find_faults(broker: BrokerContext) -> Flow[list[str]]:
+async def find_faults(broker: BrokerContext) -> list[str]:
     """Return what is wrong with the server that answers; raise the error of a server or collection that is unusable.
 
     ``hello``, ``listCollections`` and ``find`` of the schema document.
     """
     faults = []
     if not broker.serverless:
-        hello = yield from retry_until_reply(hello_command())
+        hello = await retry_until_reply(hello_command())
         if not hello.get("isWritablePrimary"):
             faults.append("the server that answers is not the primary of its replica set, which alone takes writes")
-    yield from check_collection(broker)
+    await check_collection(broker)
     return faults
 
 
@@ -160,51 +161,51 @@ def find_notes(broker: BrokerContext) -> list[str]:
     return []
 
 
-def ensure_indexes(broker: BrokerContext) -> Flow[None]:
+async def ensure_indexes(broker: BrokerContext) -> None:
     """Create the indexes and write the schema document (``createIndexes``, ``insert``), both idempotent.
 
     The flow runs outside any session: creating an index inside a transaction aborts it. A user without the right to
     create indexes passes when the indexes exist already.
     """
-    exists = yield from check_collection(broker)
+    exists = await check_collection(broker)
     if not broker.serverless:
         indexes = [index.document() for index in INDEXES]
         command = {"createIndexes": broker.collection, "indexes": indexes, "writeConcern": {"w": "majority"}}
         try:
-            yield from retry_until_reply(_database_command(command))
+            await retry_until_reply(_database_command(command))
         except Exception as error:
             if (advice := INDEX_FAULTS.get(getattr(error, "code", None))) is not None:
                 cause = (getattr(error, "details", None) or {}).get("errmsg", str(error))
                 raise CollectionUnsuitable(
                     broker.namespace, f"cannot have mongoq's indexes: {cause}; {advice}"
                 ) from error
-            if not (exists and is_unauthorized(error) and (yield from _has_indexes(broker))):
+            if not (exists and is_unauthorized(error) and (await _has_indexes(broker))):
                 raise
         else:
             if exists:
-                yield from _has_indexes(broker)
+                await _has_indexes(broker)
     if not exists:
-        yield from write_schema()
+        await write_schema()
     broker.indexed = True
 
 
-def write_schema() -> Flow[None]:
+async def write_schema() -> None:
     """Write the schema document (``insert``); one that is there already stays."""
     schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
     try:
-        yield from retry_until_reply(Command("insert_one", {"document": schema}))
+        await retry_until_reply(Command("insert_one", {"document": schema}))
     except Duplicate:
         pass
 
 
-def _has_indexes(broker: BrokerContext) -> Flow[bool]:
+async def _has_indexes(broker: BrokerContext) -> bool:
     """Return whether the indexes exist (``listIndexes``), and refuse hidden ones.
 
     A user without that right relies on the schema document.
     """
     command = {"listIndexes": broker.collection, "cursor": {"batchSize": MAX_INDEXES}}
     try:
-        reply = yield from retry_until_reply(_database_command(command))
+        reply = await retry_until_reply(_database_command(command))
     except Exception as error:
         if is_unauthorized(error):
             return True  # the schema document is written only after the indexes exist
@@ -216,23 +217,23 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
     return there.keys() >= {index.name for index in INDEXES}
 
 
-def _calibrate(broker: BrokerContext) -> Flow[None]:
+async def _calibrate(broker: BrokerContext) -> None:
     """Measure the server's clock; when a later measurement fails, the known offset stays in use."""
     clock = broker.clock
     assert isinstance(clock, ServerClock)
     # Concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it.
     broker.measuring = os.getpid() if broker.measured else 0
 
-    def take_sample() -> Flow[Sample]:
+    async def take_sample() -> Sample:
         sent_at = clock.local()
-        hello = yield from hello_command()
+        hello = await perform(hello_command())
         # The driver decodes replies of commands without our codec options: dates are naive, in UTC.
         return Sample(sent_at, clock.local(), hello["localTime"].replace(tzinfo=UTC))
 
     try:
         samples = []
         for _ in range(CLOCK_SAMPLES):
-            sample, _ = yield from retry_and_report(take_sample)
+            sample, _ = await retry_and_report(take_sample)
             samples.append(sample)
         clock.adopt(samples)
         broker.measured = True

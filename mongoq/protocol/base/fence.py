@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -19,7 +20,8 @@ from mongoq.model.process import Event
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_and_report
-from mongoq.protocol.flow import Command, Flow, has_matched
+from mongoq.protocol.flow import Command, has_matched
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import QueueContext
 
 LEASE_MARGIN = timedelta(seconds=1)
@@ -39,9 +41,9 @@ def update_command(id: ObjectId, token: ObjectId | None, update: Mapping[str, An
     return Command("update_one", {"filter": {"_id": id, "token": token}, "update": update}, has_matched)
 
 
-def run_fenced(
+async def run_fenced(
     context: QueueContext[Any], item: Item[Any], command: Command[bool], happened: Verdict, event: Event | None
-) -> Flow[None]:
+) -> None:
     """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
 
     The driver sends the command as a retryable write. The server keeps a record of it, and after a lost reply the
@@ -56,17 +58,17 @@ def run_fenced(
 
     ``event`` is the event to count; ``None`` for a command that does not settle the item.
     """
-    has_happened, was_lost = yield from retry_and_report(command.__iter__)
+    has_happened, was_lost = await retry_and_report(partial(perform, command))
     if was_lost and not has_happened:
         # Without the payload: it may be large, and no verdict reads it.
-        document = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
+        document = await find_one(context.broker, {"_id": item.id}, {"payload": 0})
         verdict = None if document is None else happened(document)
         if document is None or verdict is None or (verdict and may_be_new(document, item)):
             raise ReservationLost(item.id, item.queue, certain=False)
         has_happened = verdict
     if not has_happened:
         fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
-        raise make_lost_error(context, item, (yield from find_one(context.broker, {"_id": item.id}, fields)))
+        raise make_lost_error(context, item, (await find_one(context.broker, {"_id": item.id}, fields)))
     if event is not None:
         if context.broker.unsettled:
             # The end of a ``reserved()`` block settles the reservations that are still in this set.
@@ -97,10 +99,10 @@ def check_owner(context: QueueContext[Any], item: Any) -> None:
     raise ReservationLost(item.id, item.queue, reserved=False)
 
 
-def begin_settle(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
+async def begin_settle(context: QueueContext[Any], item: Item[Any]) -> None:
     """Check that this handle owns the item, and make the broker ready."""
     check_owner(context, item)
-    return ensure_ready(context)
+    return await ensure_ready(context)
 
 
 def may_be_new(document: Document, item: Item[Any]) -> bool:

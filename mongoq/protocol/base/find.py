@@ -14,7 +14,8 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.item import Document
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable
+from mongoq.protocol.flow import Command, ReplyLost, Target, Unreadable
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
 SERVER_FIRST_BATCH = 101
@@ -23,27 +24,27 @@ SERVER_FIRST_BATCH = 101
 Order = list[tuple[str, int]]
 
 
-def find_one(
+async def find_one(
     broker: BrokerContext,
     filter: Mapping[str, Any],
     projection: Mapping[str, Any] | None = None,
     *,
     lenient: bool = False,
-) -> Flow[dict[str, Any] | None]:
+) -> dict[str, Any] | None:
     """Find the first matching document, or ``None`` (``find``).
 
     With ``lenient`` a document that cannot be decoded is returned as an ``UnreadableDocument``.
     """
     if broker.serverless:
-        return (yield from Command("find_one", {"filter": filter, "projection": projection}))
+        return await perform(Command("find_one", {"filter": filter, "projection": projection}))
     find: dict[str, Any] = {"filter": filter, "limit": 1, "singleBatch": True}
     if projection is not None:
         find["projection"] = projection
-    cursor = yield from _send_find(broker, find, lenient=lenient)
+    cursor = await _send_find(broker, find, lenient=lenient)
     return cursor["firstBatch"][0] if cursor["firstBatch"] else None
 
 
-def find_few(
+async def find_few(
     broker: BrokerContext,
     filter: Mapping[str, Any],
     order: Order,
@@ -54,7 +55,7 @@ def find_few(
     hint: Mapping[str, int] | None = None,
     target: Target = "collection",
     lenient: bool = False,
-) -> Flow[list[Document]]:
+) -> list[Document]:
     """Find up to ``limit`` documents after ``skip`` others; ``target="history"`` reads with majority read concern.
 
     Results over 16 MB do not fit one reply: then the driver's cursor reads them in several. With ``lenient`` a document
@@ -71,43 +72,45 @@ def find_few(
         if not broker.serverless:
             # The server sends fewer documents in its first reply unless the command asks for more.
             size = {"batchSize": limit} if limit > SERVER_FIRST_BATCH else {}
-            cursor = yield from _send_find(broker, {**find, **size})
+            cursor = await _send_find(broker, {**find, **size})
             if not cursor["id"]:
                 return cursor["firstBatch"]  # type: ignore[no-any-return]
             # The driver's cursor starts over; ours holds resources of the server until it is closed.
-            yield from close_cursor(broker, cursor["id"])
-        return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
+            await close_cursor(broker, cursor["id"])
+        return await perform(
+            Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target)
+        )
     except Unreadable:
         if not lenient:
             raise
-        return (yield from _find_few_lenient(broker, find, skip, limit))
+        return await _find_few_lenient(broker, find, skip, limit)
 
 
-def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
+async def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> list[Document]:
     """Read as many documents at a time as one reply holds: no cursor of the driver decodes unreadable ones."""
     documents: list[Document] = []
     while len(documents) < limit:
         wanted = limit - len(documents)
         rest = {**find, "skip": skip + len(documents), "limit": wanted, "batchSize": wanted}
-        cursor = yield from _send_find(broker, rest, lenient=True)
+        cursor = await _send_find(broker, rest, lenient=True)
         documents += cursor["firstBatch"]
         if not cursor["id"] or not cursor["firstBatch"]:
             break
-        yield from close_cursor(broker, cursor["id"])
+        await close_cursor(broker, cursor["id"])
     return documents
 
 
-def find_reply(
+async def find_reply(
     broker: BrokerContext, filter: Mapping[str, Any], limit: int, projection: Mapping[str, Any]
-) -> Flow[tuple[list[dict[str, Any]], bool]]:
+) -> tuple[list[dict[str, Any]], bool]:
     """Find up to ``limit`` documents in id order, with majority read concern; return them, and whether they are all.
 
     They are not all when they exceed the 16 MB of one reply.
     """
     find = {"filter": filter, "sort": {"_id": 1}, "limit": limit, "batchSize": limit, "projection": projection}
-    cursor = yield from _send_find(broker, {**find, "readConcern": {"level": "majority"}})
+    cursor = await _send_find(broker, {**find, "readConcern": {"level": "majority"}})
     if cursor["id"]:
-        yield from close_cursor(broker, cursor["id"])
+        await close_cursor(broker, cursor["id"])
     return cursor["firstBatch"], not cursor["id"]
 
 
@@ -143,23 +146,23 @@ def read_stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
     return [bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"]
 
 
-def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
+async def close_cursor(broker: BrokerContext, cursor: int) -> None:
     """Close a cursor (``killCursors``); if the command is lost, the server closes it after ten minutes."""
     kill = {"killCursors": broker.collection, "cursors": [cursor]}
     try:
-        yield from Command("command", {"command": kill}, target="database")
+        await perform(Command("command", {"command": kill}, target="database"))
     except ReplyLost:
         pass
 
 
-def _send_find(broker: BrokerContext, find: dict[str, Any], *, lenient: bool = False) -> Flow[dict[str, Any]]:
+async def _send_find(broker: BrokerContext, find: dict[str, Any], *, lenient: bool = False) -> dict[str, Any]:
     command: Command[dict[str, Any]] = find_command(broker, find)
     try:
-        return (yield from retry_once(command))
+        return await retry_once(command)
     except Unreadable:
         if not lenient:
             raise
-        return (yield from find_undecoded(broker, command))
+        return await find_undecoded(broker, command)
 
 
 def find_command(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool = False) -> Command[Any]:
@@ -169,10 +172,10 @@ def find_command(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool
     return Command("command", arguments, itemgetter("cursor"), target="database")
 
 
-def find_undecoded(broker: BrokerContext, command: Command[Any]) -> Flow[dict[str, Any]]:
+async def find_undecoded(broker: BrokerContext, command: Command[Any]) -> dict[str, Any]:
     """Send a find command again, after a document of its reply could not be decoded, and decode each one alone."""
     arguments = {**command.arguments, "codec_options": broker.encoding.undecoded}
-    documents, id = read_stored_batch((yield from retry_once(replace(command, arguments=arguments))))
+    documents, id = read_stored_batch((await retry_once(replace(command, arguments=arguments))))
     return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 
 
@@ -182,15 +185,17 @@ def prefix_filter(prefix: str) -> dict[str, Any]:
     return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}
 
 
-def aggregate_all(broker: BrokerContext, parts: Sequence[Sequence[Mapping[str, Any]]]) -> Flow[list[Any]]:
+async def aggregate_all(broker: BrokerContext, parts: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
     """Return the documents of several pipelines, joined to one by ``$unionWith`` (``aggregate``)."""
     if not parts:
         return []
     if broker.serverless:  # mongomock has no ``$unionWith``
         answers: list[Any] = []
         for part in parts:
-            answers += yield from Command("aggregate", {"pipeline": [*part]})
+            answers += await perform(Command("aggregate", {"pipeline": [*part]}))
         return answers
     joined = [{"$unionWith": {"coll": broker.collection, "pipeline": part}} for part in parts[1:]]
-    found: list[Any] = yield from Command("aggregate", {"pipeline": [*parts[0], *joined], "batchSize": 10 * len(parts)})
+    found: list[Any] = await perform(
+        Command("aggregate", {"pipeline": [*parts[0], *joined], "batchSize": 10 * len(parts)})
+    )
     return found

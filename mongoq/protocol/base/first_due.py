@@ -12,7 +12,7 @@ from bson.max_key import MaxKey
 from mongoq.model.indexes import BEGINNING, CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Command, Duplicate, Flow
+from mongoq.protocol.flow import Command, Duplicate
 from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 
@@ -38,61 +38,61 @@ def first_due_pipeline(queue: str) -> list[dict[str, Any]]:
     ]
 
 
-def refresh_hints(context: QueueContext[Any]) -> Flow[None]:
+async def refresh_hints(context: QueueContext[Any]) -> None:
     """Refresh the claim hints when they are due. Almost always they are not."""
     if not context.broker.serverless and context.state.claim_hints.needs_refresh(time.monotonic()):
-        yield from _read_first_due(context)
+        await _read_first_due(context)
 
 
-def has_items_before_bound(context: QueueContext[Any]) -> Flow[bool]:
+async def has_items_before_bound(context: QueueContext[Any]) -> bool:
     """Return whether to repeat a claim that found nothing: it started from lower bounds, and an item is eligible."""
     heads = context.state.claim_hints
     if not heads.fast or not heads.needs_refresh(time.monotonic(), empty=True):
         return False
-    return (yield from _read_first_due(context))
+    return await _read_first_due(context)
 
 
-def _read_first_due(context: QueueContext[Any]) -> Flow[bool]:
+async def _read_first_due(context: QueueContext[Any]) -> bool:
     """Read the first dates, update the claim hints, and return whether any item is eligible."""
     heads, began = context.state.claim_hints, time.monotonic()
     heads.begin(began)
-    groups: Any = yield from retry_once(first_due_command(context.name))
+    groups: Any = await retry_once(first_due_command(context.name))
     walked, now = time.monotonic() - began, context.broker.clock.now()
     first = [(group["_id"], group["when"]) for group in groups]
     floors = heads.bounds_of(first, now)
     slow = False
     if floors is not None and heads.fast:
-        slow = heads.is_slow(walked, (yield from _time_find(context, claimable(context.name, now, floors))))
+        slow = heads.is_slow(walked, (await _time_find(context, claimable(context.name, now, floors))))
     elif floors is not None:
-        slow = yield from _is_slow(context, floors, now)
+        slow = await _is_slow(context, floors, now)
     heads.record_refresh(floors, slow=slow, at=time.monotonic())
     if heads.fast:
-        yield from _write_end_markers(context)
+        await _write_end_markers(context)
     return any(isinstance(when, datetime) and when <= now for _, when in first)
 
 
-def _is_slow(context: QueueContext[Any], floors: Mapping[int, LowerBound], now: datetime) -> Flow[bool]:
+async def _is_slow(context: QueueContext[Any], floors: Mapping[int, LowerBound], now: datetime) -> bool:
     """Return whether scans from the beginning are slow.
 
     Time the read of a claim from the beginning and from the lower bounds in turn, until both are about equally fast.
     """
     heads, began = context.state.claim_hints, time.monotonic()
     for pair in range(SLOW_PAIRS):
-        full = yield from _time_find(context, eligible(context.name, now))
-        if not heads.is_slow(full, (yield from _time_find(context, claimable(context.name, now, floors)))):
+        full = await _time_find(context, eligible(context.name, now))
+        if not heads.is_slow(full, (await _time_find(context, claimable(context.name, now, floors)))):
             return False
         if pair and time.monotonic() - began > SLOW_WALK_SECONDS:
             break
     return True
 
 
-def _time_find(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[float]:
+async def _time_find(context: QueueContext[Any], filter: Mapping[str, Any]) -> float:
     began = time.monotonic()
-    yield from find_few(context.broker, filter, CLAIM_ORDER, 1, projection=CLAIM_FIELDS)
+    await find_few(context.broker, filter, CLAIM_ORDER, 1, projection=CLAIM_FIELDS)
     return time.monotonic() - began
 
 
-def _write_end_markers(context: QueueContext[Any]) -> Flow[None]:
+async def _write_end_markers(context: QueueContext[Any]) -> None:
     """Write a document behind each priority in the index, once; a claim that finds nothing ends its scan there.
 
     Without the marker the scan continues over the deleted entries of the next priority, and at the end of the index it
@@ -109,7 +109,7 @@ def _write_end_markers(context: QueueContext[Any]) -> Flow[None]:
             "update_one", {"filter": filter, "update": {"$setOnInsert": end, "$unset": {"expires": ""}}, "upsert": True}
         )
         try:
-            yield from retry_once(command)
+            await retry_once(command)
         except Duplicate:
             pass  # another process was faster
         state.fenced_off.add(priority)

@@ -27,7 +27,8 @@ from mongoq.model.settings import (
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply, run_for_callers
-from mongoq.protocol.flow import Command, Duplicate, Flow
+from mongoq.protocol.flow import Command, Duplicate
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 logger = logging.getLogger("mongoq.settings")
@@ -50,7 +51,7 @@ CHECK_PAUSE_SECONDS = 0.02
 """Seconds for which a check that found nothing to do is not repeated."""
 
 
-def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None]:
+async def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> None:
     """Make the broker ready, and store the options of all its handles, before a write to a queue.
 
     With ``fresh`` the settings are read again when they are older than a second, or when the change stream reported a
@@ -68,23 +69,23 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
             if state.read_at <= state.changed_at:  # the stream has just reported a change
                 state.calm_until = -math.inf
         return
-    yield from ensure_broker_ready(context.broker, write=True)
+    await ensure_broker_ready(context.broker, write=True)
     if not is_used:
-        yield from mark_used(context.broker, [context.name])
+        await mark_used(context.broker, [context.name])
     broker = context.broker
     for name in sorted(broker.unsaved.keys() - {context.name}):
         # What a handle shows has to hold for users of its queue in other processes as well, and items get there
         # without an operation of the handle: by topics, moves, stages, executors of Spark.
         try:
-            yield from _adopt(QueueContext(broker, QueueOptions(name, {}), broker.untyped))
+            await _adopt(QueueContext(broker, QueueOptions(name, {}), broker.untyped))
         except CollectionUnsuitable:  # operations of that queue raise it
             broker.unsaved.pop(name, None)
     if not is_stale:
         return
     if saved and context.broker.group_commit:
-        yield from run_for_callers(("settings", context.name), partial(_adopt_stale, context), is_shared=True)
+        await run_for_callers(("settings", context.name), partial(_adopt_stale, context), is_shared=True)
     else:
-        yield from _adopt(context)
+        await _adopt(context)
 
 
 def is_saved(context: QueueContext[Any], now: float) -> bool:
@@ -93,12 +94,12 @@ def is_saved(context: QueueContext[Any], now: float) -> bool:
     return context.saved and not context.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
 
 
-def _adopt_stale(context: QueueContext[Any]) -> Flow[None]:
+async def _adopt_stale(context: QueueContext[Any]) -> None:
     if context.state.stale(REFRESH_SECONDS):  # another caller may have read them
-        yield from _adopt(context)
+        await _adopt(context)
 
 
-def _adopt(context: QueueContext[Any]) -> Flow[None]:
+async def _adopt(context: QueueContext[Any]) -> None:
     """Read the control document (``find``), after storing the given options that it lacks.
 
     Stored options win unless the caller says otherwise: a process that knows nothing of a queue's history must not
@@ -106,13 +107,13 @@ def _adopt(context: QueueContext[Any]) -> Flow[None]:
     """
     state, asked_at = context.state, time.monotonic()  # before the read: the document is at least that new
     given, is_new = state.given, context.name in context.broker.unsaved
-    document = yield from refresh_settings(context)
+    document = await refresh_settings(context)
     missing = {option: given[option] for option in sorted(given.keys() - state.stored.keys())}
     if missing:
-        yield from _add(context, missing, together=document is None)
-        yield from refresh_settings(context)  # another process may have stored different values first
+        await _add(context, missing, together=document is None)
+        await refresh_settings(context)  # another process may have stored different values first
     if context.settings_from == "code":
-        yield from _apply_code(context, given)
+        await _apply_code(context, given)
     if is_new or not context.saved:
         _log_differences(context, {**given, **context.options.given})
         context.saved = True
@@ -121,10 +122,10 @@ def _adopt(context: QueueContext[Any]) -> Flow[None]:
         context.broker.unsaved.pop(context.name, None)
 
 
-def refresh_settings(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
+async def refresh_settings(context: QueueContext[Any]) -> Mapping[str, Any] | None:
     """Read the control document into the queue's state now (``find``), and return it, or ``None`` without one."""
     asked_at = time.monotonic()
-    document = yield from find_one(context.broker, {"_id": CONTROL_PREFIX + context.name})
+    document = await find_one(context.broker, {"_id": CONTROL_PREFIX + context.name})
     control = document or {}
     try:
         settings = from_stored(context.name, control.get("settings", {}))
@@ -142,7 +143,7 @@ def unusable_settings(broker: BrokerContext, queue: str, error: ArgumentInvalid)
     return CollectionUnsuitable(broker.namespace, problem)
 
 
-def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bool) -> Flow[None]:
+async def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bool) -> None:
     """Store options that are not stored yet (``update``, upsert).
 
     A new document gets all of them at once. An existing one gets them one by one, each only if no other process has
@@ -153,24 +154,24 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
     groups = [options] if together else [{option: value} for option, value in options.items()]
     for group in groups:
         try:
-            yield from _write(context, _update(group), {f"settings.{option}": {"$exists": False} for option in group})
+            await _write(context, _update(group), {f"settings.{option}": {"$exists": False} for option in group})
         except Duplicate:  # another process has just stored one of the options
             if together:
-                yield from _add(context, options, together=False)
+                await _add(context, options, together=False)
 
 
-def _write(
+async def _write(
     context: QueueContext[Any], update: Mapping[str, Any], condition: Mapping[str, Any] | None = None
-) -> Flow[Any]:
+) -> Any:
     filter = {"_id": CONTROL_PREFIX + context.name, **(condition or {})}
-    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": update, "upsert": True}))
+    await retry_until_reply(Command("update_one", {"filter": filter, "update": update, "upsert": True}))
 
 
 def _update(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}, **IN_USE_UPDATE}
 
 
-def _apply_code(context: QueueContext[Any], given: Mapping[str, Any]) -> Flow[None]:
+async def _apply_code(context: QueueContext[Any], given: Mapping[str, Any]) -> None:
     """Replace stored options by the ones given in code (one ``findAndModify``), each once in a process.
 
     Once only: otherwise processes with different code, or an operator and a handle made anew for each request, would
@@ -181,8 +182,8 @@ def _apply_code(context: QueueContext[Any], given: Mapping[str, Any]) -> Flow[No
     if changed:
         other = [{f"settings.{option}": {"$ne": to_stored(value)}} for option, value in changed.items()]
         arguments = {"filter": {"_id": CONTROL_PREFIX + context.name, "$or": other}, "update": _update(changed)}
-        before: Any = yield from Command("find_one_and_update", arguments)
-        yield from refresh_settings(context)
+        before: Any = await perform(Command("find_one_and_update", arguments))
+        await refresh_settings(context)
         context.broker.wake(context.name)
         stored = (before or {}).get("settings", {})
         for option, value in sorted(changed.items()):
@@ -218,19 +219,19 @@ def _log_differences(context: QueueContext[Any], options: Mapping[str, Any]) -> 
     logger.log(level, "queue %r goes by its stored %s; %s", *words, extra=log_fields(queue=context.name))
 
 
-def mark_used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
+async def mark_used(broker: BrokerContext, queues: Sequence[str]) -> None:
     """Mark queues as used, so that their control documents stay (``update`` of documents about to expire)."""
     for start in range(0, len(queues), MAX_QUEUES):
         names = queues[start : start + MAX_QUEUES]
         ids = [prefix + name for name in names for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX)]
         ending = [{"idle": {"$exists": True}}, {"expires": {"$exists": True}}]
-        yield from Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE_UPDATE})
+        await perform(Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE_UPDATE}))
         for name in names:
             state = broker.state(name)
             state.told_used, state.used_until = True, time.monotonic() + MARK_USED_SECONDS
 
 
-def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:
+async def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> QueueSettings:
     """Change the stored settings (``update`` of the control document), and the retention of kept items if asked.
 
     A crash between the two commands leaves the retention of kept items as it was: configure again.
@@ -245,12 +246,12 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
             "configure",
             f"give at least one of {'=, '.join(SETTINGS)}=; queue.settings tells what is known",
         )
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)
     check_burst(changes, rate=context.settings.rate)
     context.state.given = {**context.state.given, **changes}
-    yield from _write(context, _update(changes))
-    yield from refresh_settings(context)
+    await _write(context, _update(changes))
+    await refresh_settings(context)
     context.broker.wake(context.name)
     if existing:
         # As if the kept items had been processed under this retention; remembered ids are kept as was promised.
@@ -259,31 +260,31 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
         expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
         filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
         update = [{"$set": {"expires": expires}}]
-        yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}))
+        await retry_until_reply(Command("update_many", {"filter": filter, "update": update}))
     return context.settings
 
 
-def mark_ordered(context: QueueContext[Any], *, joined: bool) -> Flow[None]:
+async def mark_ordered(context: QueueContext[Any], *, joined: bool) -> None:
     """Note that the queue has sequences (``update`` of the control document, upsert), unless that is known.
 
     Written in a caller's transaction (``joined``), the note may be undone, so this process does not rely on it.
     """
     if context.state.ordered:
         return
-    yield from _write(context, {"$set": {"sequences": True}, **IN_USE_UPDATE})
+    await _write(context, {"$set": {"sequences": True}, **IN_USE_UPDATE})
     context.state.ordered = not joined
 
 
-def is_paused(context: QueueContext[Any]) -> Flow[bool]:
+async def is_paused(context: QueueContext[Any]) -> bool:
     """Ask the server whether the queue is paused (``find`` of one control document)."""
-    yield from refresh_settings(context)
+    await refresh_settings(context)
     return context.state.paused
 
 
-def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
+async def set_paused(context: QueueContext[Any], paused: bool) -> None:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
-    yield from ensure_ready(context)
-    yield from _write(context, {"$set": {"paused": paused}, **IN_USE_UPDATE})
+    await ensure_ready(context)
+    await _write(context, {"$set": {"paused": paused}, **IN_USE_UPDATE})
     context.state.store(paused=paused)
     if not paused:
         context.broker.wake(context.name)

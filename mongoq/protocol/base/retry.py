@@ -16,18 +16,18 @@ it again: ``push.insert.is_new``, ``claim.reserve`` and ``settle.exchange`` amon
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from typing import TypeVar
 
 from mongoq.model.process import dice
-from mongoq.protocol.flow import MAX_SENDS, Begun, Command, Duplicate, Flow, ReplyLost, Shared, Wait, own_error
+from mongoq.protocol.flow import MAX_SENDS, Begun, Command, Duplicate, ReplyLost, Shared, own_error
+from mongoq.protocol.perform import TRANSIENT_LABEL, end, has_label, perform, share
 
 T = TypeVar("T")
 
 MAX_RACES = 5
 """Times that another process may be faster before a flow gives up."""
-TRANSIENT_LABEL = "TransientTransactionError"
-"""Error label of a transaction that can be run again as a whole."""
 UNKNOWN_COMMIT_LABEL = "UnknownTransactionCommitResult"
 """Error label of a commit that can be sent again."""
 TIME_EXPIRED = 50
@@ -38,57 +38,57 @@ PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.5
 """First and longest pause between retries of a transaction, in seconds."""
 
 
-def retry_once(command: Command[T], pending: Begun | None = None) -> Flow[T]:
+async def retry_once(command: Command[T], pending: Begun | None = None) -> T:
     """Perform a command, or wait for it if it is ``pending``; send it once more when its reply is lost."""
     try:
-        return (yield from pending or command)
+        return await (perform(command) if pending is None else end(pending))
     except ReplyLost:
-        return (yield from command)
+        return await perform(command)
 
 
-def retry_until_reply(command: Command[T]) -> Flow[T]:
+async def retry_until_reply(command: Command[T]) -> T:
     """Send a command until there is a reply, ``MAX_SENDS`` times at most, and return its result."""
-    result, _ = yield from retry_and_report(command.__iter__)
+    result, _ = await retry_and_report(partial(perform, command))
     return result
 
 
-def retry_and_report(send: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
+async def retry_and_report(send: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
     """Send until there is a reply, ``MAX_SENDS`` times at most; return the result, and whether a reply was lost.
 
     Then the result may be that of a command which the lost one left nothing to do.
     """
     for lost_replies in range(MAX_SENDS - 1):
         try:
-            return (yield from send()), lost_replies > 0
+            return (await send()), lost_replies > 0
         except ReplyLost:
             pass
-    return (yield from send()), True
+    return (await send()), True
 
 
-def retry_lost_race(attempt: Callable[[], Flow[T]]) -> Flow[T]:
+async def retry_lost_race(attempt: Callable[[], Awaitable[T]]) -> T:
     """Repeat an upsert until no other process inserts the same key at the same moment, ``MAX_RACES`` times at most."""
     for _ in range(MAX_RACES - 1):
         try:
-            return (yield from attempt())
+            return await attempt()
         except Duplicate:
             pass
-    return (yield from attempt())
+    return await attempt()
 
 
-def run_for_callers(key: Hashable, work: Callable[[], Flow[None]], *, is_shared: bool) -> Flow[None]:
+async def run_for_callers(key: Hashable, work: Callable[[], Awaitable[None]], *, is_shared: bool) -> None:
     """Run a check once for all concurrent callers, or each alone; the flow of a later caller finds nothing to do.
 
     Callers that arrive during a run use the next one.
     """
     if is_shared:
-        yield from Shared[None](key, _run_in_turn, work)
+        await share(Shared[None](key, _run_in_turn, work))
     else:
-        yield from work()
+        await work()
 
 
-def _run_in_turn(works: list[Callable[[], Flow[None]]]) -> Flow[list[None]]:
+async def _run_in_turn(works: list[Callable[[], Awaitable[None]]]) -> list[None]:
     for work in works:
-        yield from work()
+        await work()
     return [None] * len(works)
 
 
@@ -99,18 +99,12 @@ class TransactionRetries:
         self._until = time.monotonic() + RETRY_LIMIT_SECONDS
         self._longest = PAUSE_SECONDS
 
-    def pause(self, error: Exception, label: str = TRANSIENT_LABEL) -> Wait | None:
-        """Return the pause after an error, or ``None`` when the operation is not to be retried."""
+    def pause(self, error: Exception, label: str = TRANSIENT_LABEL) -> float | None:
+        """Return the seconds to pause after an error, or ``None`` when the operation is not to be retried."""
         cause = own_error(error)
         if not has_label(cause, label) or getattr(cause, "code", None) == TIME_EXPIRED:
             return None
         if time.monotonic() >= self._until:
             return None
         self._longest = min(self._longest * 1.5, MAX_PAUSE_SECONDS)
-        return Wait(dice.uniform(self._longest / 2, self._longest))
-
-
-def has_label(error: Any, label: str) -> bool:
-    """Return whether the server has put a label on an error."""
-    has = getattr(error, "has_error_label", None)
-    return bool(has is not None and has(label))
+        return dice.uniform(self._longest / 2, self._longest)

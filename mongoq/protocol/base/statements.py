@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mongoq.protocol.flow import Command, Flow, number_matched
+from mongoq.protocol.flow import Command, number_matched
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
 Statement = tuple[str, dict[str, Any]]
@@ -20,17 +21,17 @@ MAX_STATEMENTS = 1_000
 """Statements of one bulk, at most."""
 
 
-def send_statements(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
+async def send_statements(broker: BrokerContext, requests: Sequence[Statement]) -> int:
     """Send statements in order, in bulks where there is a server, and return the number of documents found."""
     number = 0
     if broker.serverless:
         for kind, arguments in requests:
             parse = _number_deleted if kind.startswith("Delete") else number_matched
-            number += yield from Command(METHODS[kind], arguments, parse)
+            number += await perform(Command(METHODS[kind], arguments, parse))
         return number
     for start in range(0, len(requests), MAX_STATEMENTS):
         bulk = requests[start : start + MAX_STATEMENTS]
-        number += yield from Command("bulk_write", {"requests": bulk, "ordered": True}, number_found)
+        number += await perform(Command("bulk_write", {"requests": bulk, "ordered": True}, number_found))
     return number
 
 

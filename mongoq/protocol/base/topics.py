@@ -16,7 +16,6 @@ from mongoq.model.arguments import queue_name
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS, ensure_ready, is_saved
 from mongoq.protocol.base.retry import run_for_callers
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 TOPICS_ID = "topics:mongoq"
@@ -25,7 +24,7 @@ Bound = Mapping[str, tuple[str, ...]]
 """Queue names bound to each topic."""
 
 
-def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
+async def ensure_ready_to_push(context: QueueContext[Any]) -> None:
     """Make the queue ready (``ensure_ready``), and refresh the bindings (``refresh_bindings``) before a push.
 
     Almost always there is nothing to do.
@@ -33,26 +32,26 @@ def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
     now, broker = time.monotonic(), context.broker
     if now < broker.calm_until and is_saved(context, now):
         return
-    yield from ensure_ready(context, fresh=False)
-    yield from refresh_bindings(broker)
+    await ensure_ready(context, fresh=False)
+    await refresh_bindings(broker)
     broker.calm_until = time.monotonic() + CHECK_PAUSE_SECONDS
 
 
-def refresh_bindings(broker: BrokerContext) -> Flow[None]:
+async def refresh_bindings(broker: BrokerContext) -> None:
     """Read the bindings again when they are older than a second, or when the change stream reported a change."""
     if broker.topics.stale(REFRESH_SECONDS, broker.registry):
-        yield from run_for_callers("topics", partial(_read_stale, broker), is_shared=broker.group_commit)
+        await run_for_callers("topics", partial(_read_stale, broker), is_shared=broker.group_commit)
 
 
-def _read_stale(broker: BrokerContext) -> Flow[None]:
+async def _read_stale(broker: BrokerContext) -> None:
     if broker.topics.stale(REFRESH_SECONDS, broker.registry):  # another caller may have read them
-        yield from read_bindings(broker)
+        await read_bindings(broker)
 
 
-def read_bindings(broker: BrokerContext) -> Flow[Bound]:
+async def read_bindings(broker: BrokerContext) -> Bound:
     """Read the bindings (``find`` of one control document)."""
     asked_at = time.monotonic()
-    bound = bindings_in(broker, (yield from find_one(broker, {"_id": TOPICS_ID})))
+    bound = bindings_in(broker, (await find_one(broker, {"_id": TOPICS_ID})))
     broker.topics.store(bound, asked_at)
     return bound
 

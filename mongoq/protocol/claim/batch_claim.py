@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -26,7 +27,8 @@ from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.judge import bury_unfit, find_exhaustion, is_exhausted, is_suspect, start_or_expire
 from mongoq.protocol.claim.reservation import give_back_command, update_held
-from mongoq.protocol.flow import Command, Flow, Refused, ReplyLost, Unreadable, number_matched
+from mongoq.protocol.flow import Command, Refused, ReplyLost, Unreadable, number_matched
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
@@ -128,9 +130,9 @@ class BatchClaim:
         return dict(zip(keys, items, strict=True))
 
 
-def send_claim(
+async def send_claim(
     claim: BatchClaim, *, settled: int = 0, projection: Mapping[str, Any] | None = None
-) -> Flow[list[Item[Any]]]:
+) -> list[Item[Any]]:
     """Send the claim, and return its items that may run, in the order of claims.
 
     Sent again after a lost reply, the claim counts nothing twice: its items are no longer eligible. With a
@@ -144,7 +146,7 @@ def send_claim(
     candidates, state, tried = claim.candidates, claim.context.state, len(claim.ids) - settled
     if tried <= 0:
         return []
-    number, again = yield from _send(claim)
+    number, again = await _send(claim)
     items: dict[Any, Item[Any]] = {}
     all_read = True
     if candidates.untouched and number == tried and not again:
@@ -153,32 +155,32 @@ def send_claim(
     else:
         if candidates.untouched:  # another process claims or removes what was read
             state.read_ids_only()
-        items, all_read = yield from _read_items(claim, projection)
+        items, all_read = await _read_items(claim, projection)
     if len(items) == tried:
         state.contention.record_batch(tried, 0)
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
-        items |= yield from _claim_leftovers(claim, items, tried)
-    return (yield from start_or_expire(claim.context, [items[key] for key in claim.ids if key in items]))
+        items |= await _claim_leftovers(claim, items, tried)
+    return await start_or_expire(claim.context, [items[key] for key in claim.ids if key in items])
 
 
-def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:
+async def _send(claim: BatchClaim) -> tuple[int, bool]:
     """Send the claim until there is a reply; return how many items it found, and whether that may not be all it has.
 
     If it fails, its items are given back: an update that the server ends by an error may have done a part. One that is
     refused fails on one item, and the reply does not name it: each is then tried alone.
     """
     try:
-        return (yield from retry_and_report(claim.command().__iter__))
+        return await retry_and_report(partial(perform, claim.command()))
     except Exception as error:
         if isinstance(error, ReplyLost | Refused) or getattr(error, "code", None) is not None:
             with suppress(Exception):
-                yield from retry_once(claim.give_back())
+                await retry_once(claim.give_back())
         if isinstance(error, Refused):
             return 0, True
         raise
 
 
-def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow[tuple[dict[Any, Item[Any]], bool]]:
+async def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> tuple[dict[Any, Item[Any]], bool]:
     """Read the items that the claim holds, and bury undecodable ones. Also returns whether these are all.
 
     The size of the items is not known before, and a worker must not hold thousands of large ones at once: it reads one
@@ -189,30 +191,30 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow
     try:
         while claim.skips_lapsed and not broker.serverless:
             filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
-            head = yield from retry_once(find_head(broker, filter, [("_id", 1)], number))
+            head = await retry_once(find_head(broker, filter, [("_id", 1)], number))
             if not head.cursor:
                 if number < len(ids):
-                    yield from retry_once(claim.give_back(keys[number:]))
+                    await retry_once(claim.give_back(keys[number:]))
                 return claim.items(head.documents, head.size), number == len(ids)
-            yield from close_cursor(broker, head.cursor)
+            await close_cursor(broker, head.cursor)
             # Halve at least, so that the loop ends after a few reads.
             number = max(min(len(head.documents), number // 2), 1)
     except Unreadable:
         pass
     filter = {"_id": {"$in": ids}, "token": claim.token}
-    read = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=projection, lenient=True)
+    read = await find_few(broker, filter, [("_id", 1)], len(ids), projection=projection, lenient=True)
     readable = [document for document in read if not isinstance(document, UnreadableDocument)]
     if projection is not None:  # it may leave out the token, by which items are settled
         readable = [{**document, "token": claim.token} for document in readable]
     items = claim.items(readable)
     if len(items) < len(read):  # what can be read of such a document may lack its id
-        for document in (yield from find_few(broker, filter, [("_id", 1)], len(ids), projection={"_id": 1})):
+        for document in await find_few(broker, filter, [("_id", 1)], len(ids), projection={"_id": 1}):
             if id_key(document["_id"]) not in items:
-                yield from foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+                await foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
     return items, True
 
 
-def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: int) -> Flow[dict[Any, Item[Any]]]:
+async def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: int) -> dict[Any, Item[Any]]:
     """Handle candidates that the update did not reserve and that no other caller has taken by now.
 
     An item without runs left is buried. But a neighbour may have killed the holder of a batch, so the items of that
@@ -222,7 +224,7 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     alone = not items and not claim.adds_to_token
     ids = [id for key, id in claim.ids.items() if key not in items]
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
-    documents = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
+    documents = await find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
     if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
         context.state.contention.record_batch(tried, max(tried - len(items) - len(documents), 0))
     spent = [document for document in documents if context.settings.is_spent(attempts_of(document))]
@@ -236,26 +238,26 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     together = claim.runs_with_others or len(unspent) > alone
     more: list[Item[Any]] = []
     for document, joins in [*((each, together) for each in unspent), *((each, False) for each in exhausted)]:
-        if item := (yield from claim_by_id(claim, document, together=joins)):
+        if item := (await claim_by_id(claim, document, together=joins)):
             more.append(item)
     if suspects and alone and not more:
-        item = yield from claim_by_id(claim, suspects[0], together=False)
+        item = await claim_by_id(claim, suspects[0], together=False)
         return {id_key(item.id): item} if item else {}
     if suspects:
         # They keep their old token, which shows that they were parts of a batch.
         update = {"$set": {"when": claim.now}}
         ids = [document["_id"] for document in suspects]
-        yield from retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
+        await retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
     if len(items) == 1 and not more and not claim.runs_with_others:
         # The mark of a batch goes from an item that is returned alone: no other item can kill its holder. A crash
         # before it gives the item one run more.
-        yield from update_held(context, list(items.values()), {"$unset": {"batch": ""}}, claimed=list(items.values()))
+        await update_held(context, list(items.values()), {"$unset": {"batch": ""}}, claimed=list(items.values()))
     return {id_key(item.id): item for item in more}
 
 
-def claim_by_id(
+async def claim_by_id(
     claim: BatchClaim, document: Document, *, together: bool, patience: float | None = None
-) -> Flow[Item[Any] | None]:
+) -> Item[Any] | None:
     """Claim one item by its id (``findAndModify``); bury it if it has no runs left, or if its attempts are no number.
 
     With ``together`` it may be returned with other items, and one of them may kill the holder. A transaction of a dead
@@ -274,18 +276,18 @@ def claim_by_id(
         undo=lambda _: claim.give_back(),
     )
     try:
-        before = yield from command
+        before = await perform(command)
     except Refused:
-        if not (yield from foreign.bury_uncountable(claim.context)):
+        if not (await foreign.bury_uncountable(claim.context)):
             raise
         return None
     except Unreadable:
-        yield from foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+        await foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
         return None
     if before is None:
         return None
     (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
     if is_exhausted(claim.context, before):
-        yield from bury_unfit(claim.context, item, find_exhaustion(claim.context))
+        await bury_unfit(claim.context, item, find_exhaustion(claim.context))
         return None
     return item

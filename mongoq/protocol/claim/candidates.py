@@ -23,7 +23,7 @@ from mongoq.model.item import Document
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Flow, Unreadable
+from mongoq.protocol.flow import Unreadable
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
@@ -50,9 +50,9 @@ class Candidates:
         return len(self.documents)
 
 
-def read_candidates(
+async def read_candidates(
     context: QueueContext[Any], n: int, *, unreserved: bool = False, fields: Fields | None = None
-) -> Flow[Candidates | None]:
+) -> Candidates | None:
     """Read the first ``n`` items; ``None`` when nothing is eligible; empty when the caller must claim singly.
 
     Args:
@@ -65,17 +65,17 @@ def read_candidates(
     # Items are read whole where they are likely to be still the same when the claim arrives.
     beside_others = state.contention.width > 1
     if unreserved or fields or beside_others or context.broker.serverless or time.monotonic() < state.reads_whole_at:
-        ids = yield from read_ids(context, n, unreserved=unreserved, fields=fields)
+        ids = await read_ids(context, n, unreserved=unreserved, fields=fields)
         return None if ids is None else Candidates(ids)
     while True:
-        yield from refresh_hints(context)
+        await refresh_hints(context)
         start = state.claim_hints.start(context.name, context.broker.clock.now())
         try:
-            head = yield from retry_once(find_head(context.broker, start.filter, CLAIM_ORDER, n))
+            head = await retry_once(find_head(context.broker, start.filter, CLAIM_ORDER, n))
         except Unreadable:  # a document of another program: a claim by its id finds it, and buries it
             break
         if head.cursor:  # the items are so large that one reply does not hold them
-            yield from close_cursor(context.broker, head.cursor)
+            await close_cursor(context.broker, head.cursor)
             break
         documents = head.documents
         state.claim_hints.raise_bounds(start, documents[0] if documents else None)
@@ -88,21 +88,21 @@ def read_candidates(
             if ordinary := _select_ordinary(documents):
                 return Candidates(ordinary)
             break
-        if not (yield from has_items_before_bound(context)):
+        if not (await has_items_before_bound(context)):
             return None
     state.read_ids_only()
-    ids = yield from read_ids(context, n)
+    ids = await read_ids(context, n)
     return None if ids is None else Candidates(ids)
 
 
-def read_ids(
+async def read_ids(
     context: QueueContext[Any],
     n: int,
     *,
     unreserved: bool = False,
     fields: Fields | None = None,
     due: datetime | None = None,
-) -> Flow[list[Document] | None]:
+) -> list[Document] | None:
     """Read the ids of the first ``n`` ordinary items (``find``), or of later ones when other processes claim as well.
 
     ``None`` when nothing is eligible, or nothing was at a time ``due``.
@@ -111,20 +111,20 @@ def read_ids(
     fields = fields or CLAIM_FIELDS
     if unreserved:
         filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
-        read = yield from find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)
+        read = await find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)
         return _select_ordinary(read) or None
-    yield from refresh_hints(context)
+    await refresh_hints(context)
     while True:
         now = context.broker.clock.now()
         start, skip = hints.start(context.name, now if due is None else min(due, now)), contention.skip(n)
-        read = yield from find_few(context.broker, start.filter, CLAIM_ORDER, n, projection=fields, skip=skip)
+        read = await find_few(context.broker, start.filter, CLAIM_ORDER, n, projection=fields, skip=skip)
         if not skip:
             hints.raise_bounds(start, read[0] if read else None)
         if read:
             return _select_ordinary(read)
         if skip:
             contention.beyond()
-        elif not (yield from has_items_before_bound(context)):
+        elif not (await has_items_before_bound(context)):
             return None
 
 

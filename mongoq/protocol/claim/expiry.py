@@ -23,7 +23,7 @@ from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Flow, PartlyRefused, Refused, Unreadable
+from mongoq.protocol.flow import PartlyRefused, Refused, Unreadable
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import leave
@@ -59,7 +59,7 @@ def make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, cl
     return make_unstarted(context, item, batch, claimed=claimed)
 
 
-def settle_expired_head(context: QueueContext[Any]) -> Flow[None]:
+async def settle_expired_head(context: QueueContext[Any]) -> None:
     """Settle the expired items among the first 1,000 of the queue (``find``, ``bulkWrite``).
 
     They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. Those in
@@ -68,7 +68,7 @@ def settle_expired_head(context: QueueContext[Any]) -> Flow[None]:
     """
     while True:
         try:
-            following = yield from _settle_head(context)
+            following = await _settle_head(context)
         except (Refused, PartlyRefused):
             if context.stage is None:
                 raise
@@ -78,12 +78,12 @@ def settle_expired_head(context: QueueContext[Any]) -> Flow[None]:
                 return
 
 
-def _settle_head(context: QueueContext[Any]) -> Flow[int]:
+async def _settle_head(context: QueueContext[Any]) -> int:
     """Settle the expired items at the head once, and return how many items have followed them."""
     now = context.broker.clock.now()
     start = context.state.claim_hints.start(context.name, now)
     try:
-        documents = yield from find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
+        documents = await find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
     except Unreadable:  # a document of another program: a claim finds and buries it
         return 0
     expired = _select_expired(context, documents, now, new_id())
@@ -93,11 +93,11 @@ def _settle_head(context: QueueContext[Any]) -> Flow[int]:
     if alone:
         still = {**eligible(context.name, now), "start_by": {"$lte": now}}
         statements = list(_make_statements(context, alone, still))
-        number, _ = yield from retry_and_report(partial(send_statements, context.broker, statements))
+        number, _ = await retry_and_report(partial(send_statements, context.broker, statements))
         _record_expired(context, number, now)
     for begin in range(0, len(placed), MAX_SEQUENCES):
         attempt = partial(_settle_placed, context, placed[begin : begin + MAX_SEQUENCES], now)
-        number, promoted = yield from run_atomic(context.broker, attempt)
+        number, promoted = await run_atomic(context.broker, attempt)
         _record_expired(context, number, now)
         record_promoted(context.broker, promoted)
         following += len(promoted)
@@ -118,16 +118,16 @@ def _record_expired(context: QueueContext[Any], number: int, now: datetime) -> N
         context.broker.record_put(context.settings.dead, now, number=number)
 
 
-def _settle_placed(
+async def _settle_placed(
     context: QueueContext[Any], heads: Sequence[Item[Any]], now: datetime
-) -> Flow[tuple[int, list[Promoted]]]:
+) -> tuple[int, list[Promoted]]:
     """Settle expired heads of sequences and the expired items behind them, inside a transaction.
 
     Returns how many, and the items that have followed. Heads that were settled or started meanwhile are left out.
     """
     ids = [item.id for item in heads]
     still = {"_id": {"$in": ids}, **eligible(context.name, now), "start_by": {"$lte": now}, "place": HAS_PLACE}
-    found = yield from find_few(context.broker, still, [("_id", 1)], len(ids), projection={"_id": 1})
+    found = await find_few(context.broker, still, [("_id", 1)], len(ids), projection={"_id": 1})
     keys = {id_key(document["_id"]) for document in found}
     leaving = [item for item in heads if id_key(item.id) in keys]
     sequences = Counter(str(item.sequence) for item in leaving)
@@ -135,19 +135,19 @@ def _settle_placed(
     holds = context.settings.holds_sequences and context.settings.buries_expired
     for sequence in () if holds else sequences:  # behind a letter that holds its sequence, none leaves
         blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
-        documents = yield from find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
+        documents = await find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
         behind += _select_expired(context, documents, now, heads[0].token)
     if not leaving:
         return 0, []
     # Read in this transaction, they are as they were: another writer of one makes it try again.
-    number = yield from send_statements(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
+    number = await send_statements(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
     if holds:
         letters = [
             Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place")) for item in leaving
         ]
-        yield from hold(context.broker, context.name, letters)
+        await hold(context.broker, context.name, letters)
         return number, []
-    return number, (yield from leave(context.broker, context.name, sequences))
+    return number, (await leave(context.broker, context.name, sequences))
 
 
 def _make_statements(

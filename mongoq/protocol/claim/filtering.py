@@ -22,7 +22,7 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement, number_found
 from mongoq.protocol.claim.batch_claim import BatchClaim
-from mongoq.protocol.flow import Command, Flow, PartlyRefused
+from mongoq.protocol.flow import Command, PartlyRefused
 from mongoq.protocol.history.query import is_refused_filter, refusal
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
@@ -73,17 +73,17 @@ def make_filter(context: QueueContext[Any], where: Any, rest: Drop | Move, resol
     return ItemFilter(where_filter(where, context.broker.encoding), rest, handover, resolve)
 
 
-def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None]:
+async def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> None:
     """Let the server check the filter (``find`` of an unused id); raise ``FilterInvalid``."""
     try:
-        yield from find_one(context.broker, {"_id": ObjectId(), **wanted.where}, {"_id": 1})
+        await find_one(context.broker, {"_id": ObjectId(), **wanted.where}, {"_id": 1})
     except Exception as error:
         if is_refused_filter(error):
             raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
         raise
 
 
-def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> Flow[int]:
+async def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> int:
     """Settle the candidates of a claim that do not match the filter, in one bulk, and return their number.
 
     They are not reserved, or not any more. Sent again after a lost reply, the bulk does nothing twice: they are gone by
@@ -94,7 +94,7 @@ def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> Flow[int]:
         requests = list(_make_statements(unmarked, claim, wanted))
         command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
         try:
-            total += yield from retry_until_reply(command)
+            total += await retry_until_reply(command)
             break
         except PartlyRefused as refused:
             if unmarked is not context:
@@ -147,12 +147,12 @@ def _settled_by(document: Document, wanted: ItemFilter) -> Document:
     return kept if is_countable(hops) else {**kept, "hops": hops}
 
 
-def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:
+async def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> bool:
     """Return whether a reserved item matches (``find``); one that does not is settled."""
-    match = yield from find_one(context.broker, {"_id": item.id, "token": item.token, **wanted.where}, {"_id": 1})
+    match = await find_one(context.broker, {"_id": item.id, "token": item.token, **wanted.where}, {"_id": 1})
     if match is not None:
         return True
-    failed = yield from apply_outcomes(context, [(item, wanted.rest)], wanted.resolve)
+    failed = await apply_outcomes(context, [(item, wanted.rest)], wanted.resolve)
     error = failed.get(id_key(item.id))
     if error is not None and not isinstance(error, ReservationLost):
         raise error

@@ -15,7 +15,8 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.queue_settings import refresh_settings
-from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
+from mongoq.protocol.flow import Command, Duplicate, has_matched
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import leave
@@ -40,27 +41,29 @@ UNCOUNTABLE_FILTER = [
 """Conditions of attempts that ``$inc`` refuses."""
 
 
-def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
+async def bury_uncountable(context: QueueContext[Any]) -> bool:
     """Bury the first eligible document with attempts that cannot be counted, if there is one (``findAndModify``).
 
     In a queue without a dead queue its attempts are set to 0.
     """
     filter = {"q": context.name, "when": {"$lte": context.broker.clock.now()}, "$or": UNCOUNTABLE_FILTER}
     if context.settings.dead is None:
-        return (yield from Command("update_one", {"filter": filter, "update": {"$set": {"attempts": 0}}}, has_matched))
-    return (yield from _remove_first(context, filter, "its attempts are no number that can be counted"))
+        return await perform(
+            Command("update_one", {"filter": filter, "update": {"$set": {"attempts": 0}}}, has_matched)
+        )
+    return await _remove_first(context, filter, "its attempts are no number that can be counted")
 
 
-def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[bool]:
+async def bury_unreadable(context: QueueContext[Any], **marks: Any) -> bool:
     """Bury a claimed document that cannot be decoded, found by the marks of the claim (``findAndModify``).
 
     Returns whether there is one. In a queue without a dead queue it is postponed for an hour: at the head, every claim
     would find it again.
     """
-    return (yield from _remove_first(context, marks, UNREADABLE_REASON))
+    return await _remove_first(context, marks, UNREADABLE_REASON)
 
 
-def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> Flow[None]:
+async def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> None:
     """Bury or postpone a popped document, in place of the history or stub that it left, if any (``update``).
 
     The server makes the document from its bytes in one command: a crash between two commands would leave it where it
@@ -70,12 +73,12 @@ def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocum
     fields, unset_fields = _removal(context, UNREADABLE_REASON)
     id = document["_id"]
     try:
-        yield from restore_command(document, marks, fields, unset_fields)
+        await perform(restore_command(document, marks, fields, unset_fields))
     except Duplicate:
         id = new_id()
         if "origin" in fields:
             fields["origin"]["id"] = document["_id"]
-        yield from restore_command(document, marks, {"_id": id, **fields}, {*unset_fields, "key"})
+        await perform(restore_command(document, marks, {"_id": id, **fields}, {*unset_fields, "key"}))
     _record_removal(context, id, fields)
 
 
@@ -96,33 +99,33 @@ def restore_command(
     return Command("update_one", {"filter": marks, "update": stages, "upsert": True})
 
 
-def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason: str) -> Flow[bool]:
+async def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason: str) -> bool:
     """Bury or postpone the first document that matches, and return whether there is one (``findAndModify``)."""
     if not context.state.ordered:  # this process may not have heard yet of the queue's first sequence
-        yield from refresh_settings(context)
+        await refresh_settings(context)
     fields, unset_fields = _removal(context, reason)
     update = {"$set": fields, "$unset": dict.fromkeys(unset_fields, "")}
     projection = {"_id": 1, "sequence": 1, "place": 1} if context.state.ordered else {"_id": 1}
     arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": projection}
     command: Command[Any] = Command("find_one_and_update", arguments)
 
-    def remove() -> Flow[tuple[Any, list[Promoted]]]:
+    async def remove() -> tuple[Any, list[Promoted]]:
         """Bury the document, which then holds its sequence, or lets the next item follow; in a transaction."""
-        removed: Any = yield from command
-        return removed, ([] if removed is None else (yield from hold_or_leave(context, removed["_id"], removed)))
+        removed: Any = await perform(command)
+        return removed, ([] if removed is None else (await hold_or_leave(context, removed["_id"], removed)))
 
     if context.state.ordered and "q" in fields:
-        removed, promoted = yield from run_atomic(context.broker, remove)
+        removed, promoted = await run_atomic(context.broker, remove)
         record_promoted(context.broker, promoted)
     else:
-        removed = yield from command
+        removed = await perform(command)
     if removed is None:
         return False
     _record_removal(context, removed["_id"], fields)
     return True
 
 
-def hold_or_leave(context: QueueContext[Any], id: Any, before: Mapping[str, Any]) -> Flow[list[Promoted]]:
+async def hold_or_leave(context: QueueContext[Any], id: Any, before: Mapping[str, Any]) -> list[Promoted]:
     """Let a document that was buried hold its sequence, or the next item follow, as the queue says.
 
     Called in a transaction, with the id of the letter and its former fields.
@@ -132,9 +135,9 @@ def hold_or_leave(context: QueueContext[Any], id: Any, before: Mapping[str, Any]
         return []
     dead = context.settings.dead
     if context.settings.holds_sequences and isinstance(place, int) and dead is not None:
-        yield from hold(context.broker, context.name, [Letter(id, dead, sequence, place)])
+        await hold(context.broker, context.name, [Letter(id, dead, sequence, place)])
         return []
-    return (yield from leave(context.broker, context.name, {sequence: 1}))
+    return await leave(context.broker, context.name, {sequence: 1})
 
 
 def _removal(context: QueueContext[Any], reason: str) -> Change:

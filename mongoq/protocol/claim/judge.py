@@ -33,7 +33,6 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim.expiry import EXPIRED_REASON, UNREAD, is_expired, make_expiry, settle_expired_head
 from mongoq.protocol.claim.reservation import give_back_items, update_held
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.bury import bury, reason_exhausted
 from mongoq.protocol.settle.settlement import Batch, Wanted
@@ -124,17 +123,17 @@ def raise_or_log(context: QueueContext[Any], item: Item[Any], unfit: Unfit, on_i
     logger.warning("burying item %s of queue %r: %s", *words, extra=log_fields(item))
 
 
-def bury_unfit(context: QueueContext[Any], item: Item[Any], unfit: Unfit) -> Flow[None]:
+async def bury_unfit(context: QueueContext[Any], item: Item[Any], unfit: Unfit) -> None:
     """Bury a reserved item. If its lease has ended meanwhile, the next claim of the item makes the same decision."""
     try:
-        yield from bury(context, item, reason=unfit.reason, error=unfit.error, attempts=unfit.attempts)
+        await bury(context, item, reason=unfit.reason, error=unfit.error, attempts=unfit.attempts)
         context.unfit += 1
     except ReservationLost as lost:
         words = item.id, item.queue, lost
         logger.warning("item %s of queue %r was not buried here: %s", *words, extra=log_fields(item))
 
 
-def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
+async def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) -> list[Item[Any]]:
     """Return the reserved items that start now; items whose time is over are settled (``update`` or ``delete``).
 
     All items are under one token. Items without a date cost no command.
@@ -145,39 +144,39 @@ def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) -> Flow[
     expired = [item for item in items if is_expired(item, now)]
     if expired:
         try:
-            yield from _expire_reserved(context, expired)
-            yield from settle_expired_head(context)
+            await _expire_reserved(context, expired)
+            await settle_expired_head(context)
         except Exception:
             # They were claimed for a caller that gets this error in their place.
             with suppress(Exception):
-                yield from retry_once(give_back_items(context, items))
+                await retry_once(give_back_items(context, items))
             raise
     late = {id_key(item.id) for item in expired}
     starting = [item for item in items if id_key(item.id) not in late]
     dated = [item for item in starting if item.stored("start_by") is not None]
     if dated:
-        held = yield from update_held(context, dated, {"$unset": {"start_by": ""}}, claimed=starting)
+        held = await update_held(context, dated, {"$unset": {"start_by": ""}}, claimed=starting)
         lost = {id_key(item.id) for item in dated} - {id_key(item.id) for item in held}
         starting = [item for item in starting if id_key(item.id) not in lost]
     return starting
 
 
-def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[None]:
+async def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> None:
     """Settle the expired items of a claim; an item that another caller has by now is left to it."""
     if any(item.stored("q") is None for item in items):  # the claim of a stream reads few fields
         fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
-        documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection=UNREAD)
+        documents = await find_few(context.broker, fence, [("_id", 1)], len(items), projection=UNREAD)
         now = context.broker.clock.now()
         items = [context.raw_item(document, now) for document in documents]
     batch = Batch(context.broker.clock)
     wanted: list[Wanted] = [(item, make_expiry(context, item, batch, claimed=True)) for item in items]
-    result = yield from run_bulk(context, wanted)
+    result = await run_bulk(context, wanted)
     for error in result.failed.values():
         if not isinstance(error, ReservationLost):
             raise error
 
 
-def decode_items(context: QueueContext[Any], items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
+async def decode_items(context: QueueContext[Any], items: list[Item[Any]], on_invalid: OnInvalid) -> list[Item[Any]]:
     """Return claimed items decoded; those that do not fit the model are buried.
 
     Or raise at the first one of them: then only that item stays reserved.
@@ -191,7 +190,7 @@ def decode_items(context: QueueContext[Any], items: list[Item[Any]], on_invalid:
             decoded.append(verdict)
             continue
         if raises_invalid(context, on_invalid) and (others := [other for other in items if other is not item]):
-            yield from retry_once(give_back_items(context, others))
+            await retry_once(give_back_items(context, others))
         raise_or_log(context, item, verdict, on_invalid)
-        yield from bury_unfit(context, item, verdict)
+        await bury_unfit(context, item, verdict)
     return decoded

@@ -25,7 +25,8 @@ from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.expiry import settle_expired_head
 from mongoq.protocol.claim.judge import OnInvalid, Unfit, check_on_invalid, judge, raise_or_log
 from mongoq.protocol.claim.reserve import claim_first
-from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
+from mongoq.protocol.flow import Command, Duplicate, Refused, ReplyLost, Unreadable
+from mongoq.protocol.perform import perform
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold, release
@@ -61,16 +62,16 @@ class _Popped(NamedTuple):
     letter: Document = MappingProxyType({})
 
 
-def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
+async def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Item[M] | None:
     """Remove the first eligible item from the queue, and return it: at most once."""
     check_on_invalid(on_invalid)
-    yield from ensure_ready(context)
-    while popped := (yield from claim_first(context, partial(_take_in_order, context, on_invalid))):
+    await ensure_ready(context)
+    while popped := (await claim_first(context, partial(_take_in_order, context, on_invalid))):
         outcome = popped.outcome or judge(context, popped.item, popped.before, popped.item.read_at)
         if isinstance(outcome, Item):
             context.count("get")
             return outcome
-        yield from _settle_unfit(context, popped, outcome, on_invalid)
+        await _settle_unfit(context, popped, outcome, on_invalid)
     return None
 
 
@@ -81,7 +82,7 @@ def _is_buried(context: QueueContext[Any], unfit: Unfit, on_invalid: OnInvalid) 
     return unfit.error is None or on_invalid == "bury"
 
 
-def _settle_unfit(context: QueueContext[Any], popped: _Popped, unfit: Unfit, on_invalid: OnInvalid) -> Flow[None]:
+async def _settle_unfit(context: QueueContext[Any], popped: _Popped, unfit: Unfit, on_invalid: OnInvalid) -> None:
     """Bury a popped item that its caller does not get, or raise with it; an expired one may be gone for good.
 
     The others at the head of the queue that have expired are settled with it.
@@ -91,62 +92,62 @@ def _settle_unfit(context: QueueContext[Any], popped: _Popped, unfit: Unfit, on_
         _record_burial(context, popped.letter, unfit.event)
     elif _is_buried(context, unfit, on_invalid):
         # A crash before it loses the item from a queue without history, as any crash after a pop does.
-        _record_burial(context, (yield from _write_letter(context, popped, unfit)), unfit.event)
+        _record_burial(context, (await _write_letter(context, popped, unfit)), unfit.event)
     else:
         context.count(unfit.event)
     if unfit.event == "expired":
-        yield from settle_expired_head(context)
+        await settle_expired_head(context)
 
 
-def _take_in_order(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
+async def _take_in_order(context: QueueContext[Any], on_invalid: OnInvalid) -> _Popped | None:
     """Settle the head of the queue; one that others wait for in a transaction, in which the next item follows.
 
     A process that has not heard of such items sends one command without a transaction, which refuses them.
     """
     if not context.state.ordered and not context.broker.serverless:
         try:
-            return (yield from _take(context))
+            return await _take(context)
         except Refused as refused:
-            yield from refresh_settings(context)  # they say whether a letter is to hold the sequence
+            await refresh_settings(context)  # they say whether a letter is to hold the sequence
             try:
-                return (yield from _take_in_transaction(context, on_invalid))
+                return await _take_in_transaction(context, on_invalid)
             except TransactionsUnavailable:  # so it was refused for another reason
                 raise refused from None
-    return (yield from _take_in_transaction(context, on_invalid))
+    return await _take_in_transaction(context, on_invalid)
 
 
-def _take_in_transaction(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
-    popped, promoted = yield from run_atomic(context.broker, partial(_take_and_promote, context, on_invalid))
+async def _take_in_transaction(context: QueueContext[Any], on_invalid: OnInvalid) -> _Popped | None:
+    popped, promoted = await run_atomic(context.broker, partial(_take_and_promote, context, on_invalid))
     record_promoted(context.broker, promoted)
     if isinstance(popped, _UnreadableBuried):
         raise Unreadable(popped.cause)
     return popped
 
 
-def _take_and_promote(
+async def _take_and_promote(
     context: QueueContext[Any], on_invalid: OnInvalid
-) -> Flow[tuple[_Popped | _UnreadableBuried | None, list[Promoted]]]:
+) -> tuple[_Popped | _UnreadableBuried | None, list[Promoted]]:
     """Settle the head of the queue, and let the next item follow; a letter that is popped holds nothing any more."""
     popped: _Popped | _UnreadableBuried | None
     promoted: list[Promoted] = []
     try:
-        popped = yield from _take(context, joined=True)
+        popped = await _take(context, joined=True)
     except _UnreadableBuried as unreadable:
         popped = unreadable
         if context.settings.dead is not None:
-            promoted = yield from foreign.hold_or_leave(context, popped.before["_id"], popped.before)
+            promoted = await foreign.hold_or_leave(context, popped.before["_id"], popped.before)
     else:
         if popped is None:
             return None, []
-        popped, promoted = yield from _let_follow(context, popped, on_invalid)
+        popped, promoted = await _let_follow(context, popped, on_invalid)
     if (target := held_target(popped.before)) is not None:
-        promoted += yield from release(context.broker, [target])
+        promoted += await release(context.broker, [target])
     return popped, promoted
 
 
-def _let_follow(
+async def _let_follow(
     context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid
-) -> Flow[tuple[_Popped, list[Promoted]]]:
+) -> tuple[_Popped, list[Promoted]]:
     """Let the next item follow, or bury the popped one as a letter that holds its sequence; in a transaction."""
     before = popped.before
     sequence, place, dead = before.get("sequence"), before.get("place"), context.settings.dead
@@ -157,9 +158,9 @@ def _let_follow(
         outcome = judge(context, popped.item, before, popped.item.read_at)
     popped = popped._replace(outcome=outcome)
     if dead is None or not isinstance(outcome, Unfit) or not _is_buried(context, outcome, on_invalid):
-        return popped, (yield from leave(context.broker, context.name, {sequence: 1}))
-    letter = yield from _write_letter(context, popped, outcome)
-    yield from hold(context.broker, context.name, [Letter(letter["_id"], dead, sequence, place)])
+        return popped, (await leave(context.broker, context.name, {sequence: 1}))
+    letter = await _write_letter(context, popped, outcome)
+    await hold(context.broker, context.name, [Letter(letter["_id"], dead, sequence, place)])
     return popped._replace(letter=letter), []
 
 
@@ -171,7 +172,7 @@ class _UnreadableBuried(Unreadable):
         self.before = before
 
 
-def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped | None]:
+async def _take(context: QueueContext[Any], *, joined: bool = False) -> _Popped | None:
     """Settle the head of the queue in one command, with or without a remembered id.
 
     Outside a transaction (``joined``) it raises ``Refused`` for an item that others may wait for.
@@ -190,7 +191,9 @@ def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped |
     while True:
         command = _pop_command(context, start.filter, marks, history, updates=updates, joined=joined)
         try:
-            before = (yield command) if history is None else (yield from _take_into_history(context, command, marks))
+            before = (
+                (await perform(command)) if history is None else (await _take_into_history(context, command, marks))
+            )
             break
         except Refused:
             # The head may have a remembered id; the update takes it.
@@ -199,13 +202,13 @@ def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped |
             updates = True
             state.expect_remembered()
     if isinstance(before, UnreadableDocument):
-        yield from foreign.bury_popped_unreadable(context, before, q=context.name, processed=now, settled=token)
+        await foreign.bury_popped_unreadable(context, before, q=context.name, processed=now, settled=token)
         raise _UnreadableBuried(before)
     state.claim_hints.raise_bounds(start, before)
     if before is None:
         return None
     if updates:
-        yield from _delete_stub(context, before, marks, history)
+        await _delete_stub(context, before, marks, history)
     attempts, by = attempts_of(before) + 1, str(context.broker.identity)
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
     return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
@@ -288,14 +291,15 @@ def _restore_command(document: Document, token: ObjectId) -> Command[Any]:
     return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
 
 
-def _take_into_history(
+async def _take_into_history(
     context: QueueContext[Any], command: Command[Any], marks: dict[str, Any]
-) -> Flow[Document | None]:
+) -> Document | None:
     """Turn the head into history, and return its former envelope; search for it when the reply was lost."""
     try:
-        return (yield from command)  # type: ignore[no-any-return]  # the driver sends the document
+        before: Document | None = await perform(command)
+        return before
     except ReplyLost:
-        after = yield from retry_once(_find_popped_command(context, marks["settled"], marks["processed"]))
+        after = await retry_once(_find_popped_command(context, marks["settled"], marks["processed"]))
         if after is None:
             raise
         if isinstance(after, UnreadableDocument):
@@ -317,9 +321,9 @@ def _find_popped_command(context: QueueContext[Any], token: ObjectId, now: datet
     )
 
 
-def _delete_stub(
+async def _delete_stub(
     context: QueueContext[Any], before: Document, marks: dict[str, Any], history: timedelta | None
-) -> Flow[None]:
+) -> None:
     """Delete the stub of an item without a remembered id (``delete``); after a crash the TTL index deletes it."""
     now = marks["processed"]
     if expiry(now, None, before.get("once")) is not None:
@@ -327,12 +331,12 @@ def _delete_stub(
     expires = expiry(now, history, before.get("once"))
     stub = {"_id": before["_id"], "settled": marks["settled"]}
     if expires is None:
-        yield from retry_until_reply(Command("delete_one", {"filter": stub}, resolved=True))
+        await retry_until_reply(Command("delete_one", {"filter": stub}, resolved=True))
     elif context.broker.serverless:
-        yield from Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}})
+        await perform(Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}}))
 
 
-def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: Unfit) -> Flow[Document]:
+async def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: Unfit) -> Document:
     """Write a popped item to the dead queue, in place of what it left; return it as it is stored there.
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
@@ -344,10 +348,10 @@ def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: Unfit) -> 
     fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
-        yield from _restore_command(dead, popped.token)
+        await perform(_restore_command(dead, popped.token))
     except Duplicate:
         dead["_id"] = new_id()
-        yield from Command("insert_one", {"document": dead})
+        await perform(Command("insert_one", {"document": dead}))
     return dead
 
 

@@ -13,7 +13,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import Command, Flow, number_matched
+from mongoq.protocol.flow import Command, number_matched
 from mongoq.protocol.settle.settle import release_command, release_update
 from mongoq.protocol.settle.settlement import make_statement
 from mongoq.protocol.state.context import QueueContext
@@ -46,9 +46,9 @@ def give_back_items(context: QueueContext[Any], items: Sequence[Item[Any]]) -> C
     return give_back_command(context, first.token, [(item.id, item.due or now) for item in items], now)
 
 
-def update_held(
+async def update_held(
     context: QueueContext[Any], items: Sequence[Item[Any]], update: Mapping[str, Any], *, claimed: Sequence[Item[Any]]
-) -> Flow[list[Item[Any]]]:
+) -> list[Item[Any]]:
     """Update items that were claimed together, and return those that their token still holds (``update``).
 
     ``claimed`` are all that the caller is to get: they are given back when the call is cancelled or fails. Sent again
@@ -62,18 +62,18 @@ def update_held(
         undo=lambda _: give_back_items(context, claimed),
         resolved=True,
     )
-    number = yield from retry_until_reply(command)
+    number = await retry_until_reply(command)
     if number == len(items):
         return list(items)
-    documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection={"_id": 1})
+    documents = await find_few(context.broker, fence, [("_id", 1)], len(items), projection={"_id": 1})
     held = {id_key(document["_id"]) for document in documents}
     return [item for item in items if id_key(item.id) in held]
 
 
-def renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease: timedelta) -> Flow[list[Item[Any]]]:
+async def renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease: timedelta) -> list[Item[Any]]:
     """Restart the leases when the claim, or burials among its items, took half of them; lost items are left out."""
     until, now = items[0].lease_until if items else None, context.broker.clock.now()
     if until is None or now < until - lease / 2:
         return items
-    held = yield from update_held(context, items, {"$set": {"when": now + lease}}, claimed=items)
+    held = await update_held(context, items, {"$set": {"when": now + lease}}, claimed=items)
     return [item.held_until(now + lease) for item in held]

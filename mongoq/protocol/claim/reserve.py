@@ -7,7 +7,7 @@ them by one update under one token, and reads what it has (``batch_claim``). Wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -35,7 +35,8 @@ from mongoq.protocol.claim.judge import (
     start_or_expire,
 )
 from mongoq.protocol.claim.reservation import make_marks, renew_leases
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.protocol.perform import perform, share
 from mongoq.protocol.settle.settle import release_command
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
@@ -43,136 +44,147 @@ from mongoq.protocol.wait.wait import wait_for_item
 M = TypeVar("M")
 R = TypeVar("R")
 
-Share = Callable[[QueueContext[Any], timedelta], Shared[Item[Any] | None]]
-"""Makes one caller's part of a shared claim, whose items come undecoded, with at least half of their lease left."""
-
 
 class NotYet(Exception):
     """Raised when other consumers took the item; the queue may still hold enough."""
 
 
-def reserve(
+async def reserve(
     context: QueueContext[M],
     *,
     lease: Duration | None,
     wait: Duration | None,
     on_invalid: OnInvalid,
-    share: Share | None = None,
-) -> Flow[Item[M] | None]:
-    """Claim the first eligible item for the duration of a lease; with ``wait``, wait for one."""
-    items = yield from _reserve(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, share=share)
+) -> Item[M] | None:
+    """Claim the first eligible item for the duration of a lease; with ``wait``, wait for one.
+
+    With group commit it is one of the first, when other callers claim at the same time.
+    """
+    shared = context.broker.group_commit
+    items = await _reserve(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
     return items[0] if items else None
 
 
-def reserve_many(
+async def reserve_many(
     context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
-) -> Flow[list[Item[M]]]:
+) -> list[Item[M]]:
     """Claim up to ``n`` items; with ``wait``, wait for the first one."""
     if count(n, "n") > MAX_COMMAND_ITEMS:
         raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
-    return (yield from _reserve(context, n, lease=lease, wait=wait, on_invalid=on_invalid))
+    return await _reserve(context, n, lease=lease, wait=wait, on_invalid=on_invalid)
 
 
-def _reserve(
+async def _reserve(
     context: QueueContext[M],
     n: int,
     *,
     lease: Duration | None,
     wait: Duration | None,
     on_invalid: OnInvalid,
-    share: Share | None = None,
-) -> Flow[list[Item[M]]]:
+    shared: bool = False,
+) -> list[Item[M]]:
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
-    attempt = partial(_claim_decoded, context, n, length, on_invalid, share)
-    return (yield from (wait_for_item(context, attempt, patience) if patience else attempt())) or []
+    attempt = partial(_claim_decoded, context, n, length, on_invalid, shared)
+    return (await (wait_for_item(context, attempt, patience) if patience else attempt())) or []
 
 
-def _claim_decoded(
-    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid, share: Share | None
-) -> Flow[list[Item[M]] | None]:
+async def _claim_decoded(
+    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid, shared: bool
+) -> list[Item[M]] | None:
     """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     while not context.state.paused:
         length = lease or context.settings.lease
-        if share is None:
-            claimed = yield from claim(context, n, length)
+        if not shared:
+            claimed = await claim(context, n, length)
         else:
+            part: Shared[Item[Any] | None]
+            part = Shared(("reserve", context.name, length), _claim_for_all, (context, length), _undo_shared)
             try:
-                item = yield share(context, length)
+                item = await share(part)
             except NotYet:
                 continue
             claimed = [] if item is None else [item]
         if not claimed:
             return None
-        decoded = yield from decode_items(context, claimed, on_invalid)
-        items = yield from renew_leases(context, decoded, length)
+        decoded = await decode_items(context, claimed, on_invalid)
+        items = await renew_leases(context, decoded, length)
         if items:
             context.count("reserve", len(items))
             return items
     return None
 
 
-def claim(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
+async def claim(context: QueueContext[Any], n: int, lease: timedelta) -> list[Item[Any]]:
     """Claim up to ``n`` items that may run, undecoded; none when the queue is empty."""
     while not context.state.paused:  # other consumers may take all candidates of a try
-        candidates = (yield from read_candidates(context, n)) if n > 1 else ()
+        candidates = (await read_candidates(context, n)) if n > 1 else ()
         if candidates is None:
             break
         if not candidates:
-            item = yield from claim_one(context, lease)
+            item = await claim_one(context, lease)
             return [] if item is None else [item]
         now = context.broker.clock.now()
-        items = yield from send_claim(BatchClaim(context, candidates, make_marks(context, now, lease), now))
+        items = await send_claim(BatchClaim(context, candidates, make_marks(context, now, lease), now))
         if items:
             return items
     return []
 
 
-def claim_for_callers(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
-    """Claim up to ``n`` items, undecoded, for ``n`` callers, with at least half of their leases left."""
-    while not context.state.paused:
-        claimed = yield from claim(context, n, lease)
-        items = yield from renew_leases(context, claimed, lease)
-        if items or not claimed:
-            return items
-    return []
+async def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> list[Item[Any] | NotYet | None]:
+    """Claim an item for each of several callers, undecoded, with at least half of its lease left.
+
+    The earliest callers get the first items, the others ask again.
+    """
+    (context, lease), n = entries[0], len(entries)
+    items: list[Item[Any]] = []
+    while not items and not context.state.paused:
+        claimed = await claim(context, n, lease)
+        items = await renew_leases(context, claimed, lease)
+        if not claimed:
+            break
+    return [*items, *[NotYet() if items else None] * (n - len(items))]
+
+
+def _undo_shared(item: Item[Any] | None) -> Command[Any] | None:
+    return None if item is None or item.due is None else release_command(item.id, item.token, item.due)
 
 
 # --- one item ------------------------------------------------------------------------------------
 
 
-def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
+async def claim_one(context: QueueContext[Any], lease: timedelta) -> Item[Any] | None:
     """Claim the first item that may run, undecoded; those before it that may not are settled."""
-    while claimed := (yield from claim_first(context, partial(_claim_head, context, lease))):
+    while claimed := (await claim_first(context, partial(_claim_head, context, lease))):
         item, exhausted = claimed
         if exhausted:
-            yield from bury_unfit(context, item, find_exhaustion(context))
+            await bury_unfit(context, item, find_exhaustion(context))
         # Asked here, so that an ordinary item costs no call.
-        elif "start_by" not in item._document or (yield from start_or_expire(context, [item])):  # noqa: SLF001
+        elif "start_by" not in item._document or (await start_or_expire(context, [item])):  # noqa: SLF001
             return item
     return None
 
 
-def claim_first(context: QueueContext[Any], claim: Callable[[], Flow[R | None]]) -> Flow[R | None]:
+async def claim_first(context: QueueContext[Any], claim: Callable[[], Awaitable[R | None]]) -> R | None:
     """Claim the first eligible item; documents of other programs before it are buried or postponed."""
-    yield from refresh_hints(context)
+    await refresh_hints(context)
     while not context.state.paused:
         try:
-            claimed = yield from claim()
+            claimed = await claim()
         except Refused:
-            if not (yield from foreign.bury_uncountable(context)):
+            if not (await foreign.bury_uncountable(context)):
                 raise
         except Unreadable:
             pass  # the claim has buried or postponed the document, so the item after it may be claimed
         else:
-            if claimed is not None or not (yield from has_items_before_bound(context)):
+            if claimed is not None or not (await has_items_before_bound(context)):
                 return claimed
     return None
 
 
-def _claim_head(context: QueueContext[Any], lease: timedelta) -> Flow[tuple[Item[Any], bool] | None]:
+async def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Item[Any], bool] | None:
     """Send the claim of the first item; return it, and whether it had all its runs.
 
     The reply is the envelope before the update, because only that contains the time at which it became eligible. When
@@ -193,13 +205,13 @@ def _claim_head(context: QueueContext[Any], lease: timedelta) -> Flow[tuple[Item
             resolved=True,
         )
         try:
-            before = yield command
+            before = await perform(command)
         except Unreadable:
-            yield from foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=token)
+            await foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=token)
             raise
         except ReplyLost as error:
             lost = error
-            after = yield from retry_once(_find_claimed_command(context, marks, now))
+            after = await retry_once(_find_claimed_command(context, marks, now))
             if after is not None:
                 exhausted = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
                 return context.raw_item(after, now, due=now), exhausted

@@ -21,7 +21,7 @@ from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatche
 from mongoq.protocol.claim.judge import decode_items, start_or_expire
 from mongoq.protocol.claim.reservation import make_marks, renew_leases
 from mongoq.protocol.claim.reserve import claim_one
-from mongoq.protocol.flow import Blocked, Flow
+from mongoq.protocol.flow import Blocked
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.protocol.wait.wait import wait_for_item
@@ -62,7 +62,7 @@ class ClaimedBatch(Generic[M]):
 class ClaimLimit(Protocol):
     """Limits of a queue, as a claim goes by them."""
 
-    def take(self, n: int) -> Flow[int]:
+    async def take(self, n: int) -> int:
         """Return how many of ``n`` items may be claimed now."""
         ...
 
@@ -70,12 +70,12 @@ class ClaimLimit(Protocol):
         """Record how many items were claimed."""
         ...
 
-    def give_back(self) -> Flow[None]:
+    async def give_back(self) -> None:
         """Give back what the claim did not need."""
         ...
 
 
-def claim_batch(
+async def claim_batch(
     context: QueueContext[M],
     n: int,
     lease: timedelta | None,
@@ -84,7 +84,7 @@ def claim_batch(
     answered: Callable[[bool], object] = lambda _: None,
     screen: ItemFilter | None = None,
     limit: ClaimLimit | None = None,
-) -> Flow[ClaimedBatch[M] | None]:
+) -> ClaimedBatch[M] | None:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
     Items with expired leases stay in the queue; the result says whether there are any. ``over`` ends the wait, and the
@@ -94,21 +94,21 @@ def claim_batch(
     what a claim has not needed is given back after it.
     """
 
-    def attempt() -> Flow[ClaimedBatch[M] | None]:
+    async def attempt() -> ClaimedBatch[M] | None:
         if over():
             return None
-        yield from ensure_ready(context)
+        await ensure_ready(context)
         began = time.monotonic()
         claimed: ClaimedBatch[M] | None = None
         if limit is None or context.state.paused:
-            claimed = yield from _claim_decoded(context, n, lease, screen)
-        elif allowed := (yield from limit.take(n)):
+            claimed = await _claim_decoded(context, n, lease, screen)
+        elif allowed := (await limit.take(n)):
             try:
-                claimed = yield from _claim_decoded(context, allowed, lease, screen)
+                claimed = await _claim_decoded(context, allowed, lease, screen)
             finally:
                 limit.record(0 if claimed is None else len(claimed.items))
             if claimed is None or not claimed.items:
-                yield from limit.give_back()
+                await limit.give_back()
         else:
             claimed = ClaimedBatch([], limited=True)
         answered(claimed is not None)
@@ -116,12 +116,12 @@ def claim_batch(
             claimed.seconds = time.monotonic() - began
         return claimed
 
-    return (yield from wait_for_item(context, attempt, math.inf, over=over))
+    return await wait_for_item(context, attempt, math.inf, over=over)
 
 
-def _claim_decoded(
+async def _claim_decoded(
     context: QueueContext[M], n: int, lease: timedelta | None, screen: ItemFilter | None
-) -> Flow[ClaimedBatch[M] | None]:
+) -> ClaimedBatch[M] | None:
     """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none.
 
     Items with expired leases stay where they are: a transaction of a dead process may hold them, or they may have
@@ -130,52 +130,52 @@ def _claim_decoded(
     """
     while not context.state.paused:  # other consumers may take all candidates of a try
         length = lease or context.settings.lease
-        claimed = yield from _claim(context, n, length, screen)
+        claimed = await _claim(context, n, length, screen)
         if claimed is None:
             return None
-        decoded = yield from decode_items(context, claimed.items, "bury")
-        claimed.items = yield from renew_leases(context, decoded, length)
+        decoded = await decode_items(context, claimed.items, "bury")
+        claimed.items = await renew_leases(context, decoded, length)
         if claimed.items or claimed.lapsed or claimed.suspects or claimed.held_up or claimed.screened:
             context.count("reserve", len(claimed.items))
             return claimed
     return None
 
 
-def _claim(
+async def _claim(
     context: QueueContext[Any], n: int, lease: timedelta, screen: ItemFilter | None
-) -> Flow[ClaimedBatch[Any] | None]:
+) -> ClaimedBatch[Any] | None:
     """Claim up to ``n`` items once, undecoded; ``None`` when nothing is eligible."""
     candidates: Candidates | None = Candidates()
     # An item that does not match may be the first of a sequence: one claim settles it and lets the next one follow.
     if screen is None or not context.state.ordered:
         held_up = time.monotonic() < context.state.held_up
         fields = None if screen is None else screen.fields
-        candidates = yield from read_candidates(context, n, unreserved=held_up, fields=fields)
+        candidates = await read_candidates(context, n, unreserved=held_up, fields=fields)
         if candidates is None:
             return ClaimedBatch([], held_up=True) if held_up else None
     if not candidates:  # no batch can hold the first item, or only a claim can find out whether it is free
-        item = yield from claim_one(context, lease)
+        item = await claim_one(context, lease)
         if item is None:
             return None
-        if screen is None or (yield from is_kept(context, screen, item)):
+        if screen is None or (await is_kept(context, screen, item)):
             return ClaimedBatch([item])
         return ClaimedBatch([], screened=1)
     now = context.broker.clock.now()
     marks, where = make_marks(context, now, lease), {} if screen is None else screen.where
     claim = BatchClaim(context, candidates, marks, now, skips_lapsed=True, where=where)
-    screened = 0 if screen is None else (yield from settle_unmatched(claim, screen))
-    items = yield from send_claim(claim, settled=screened)
+    screened = 0 if screen is None else (await settle_unmatched(claim, screen))
+    items = await send_claim(claim, settled=screened)
     if screen is not None and screened == len(candidates) < MAX_CLAIM:
         # No candidate matched, so probably more unmatched items follow: a larger pass, without a claim, settles them.
-        first = yield from read_ids(context, MAX_CLAIM, fields=screen.fields)
+        first = await read_ids(context, MAX_CLAIM, fields=screen.fields)
         if first:
             now = context.broker.clock.now()
             claim_of_none = BatchClaim(context, Candidates(first), marks, now, where=where)
-            screened += yield from settle_unmatched(claim_of_none, screen)
+            screened += await settle_unmatched(claim_of_none, screen)
     return ClaimedBatch(items, claim.lapsed, claim.suspects, screened=screened)
 
 
-def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> Flow[list[Item[M]]]:
+async def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> list[Item[M]]:
     """Return the items that settlements have reserved for this worker, as ``claim_batch`` returns those of a claim.
 
     It needs no command for them, unless one cannot be decoded: that one is buried. A crash before it leaves them
@@ -184,11 +184,11 @@ def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> Flow[list[I
     items = []
     for document, marks, now in handed:
         if isinstance(document, UnreadableDocument):
-            yield from foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=marks["token"])
+            await foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=marks["token"])
         else:
             fields = {name: value for name, value in document.items() if name != "ready_from"}
             items.append(context.raw_item({**fields, **marks, "attempts": 1}, now, due=now))
-    decoded = yield from decode_items(context, items, "bury")
+    decoded = await decode_items(context, items, "bury")
     context.count("reserve", len(decoded))
     return decoded
 
@@ -198,14 +198,14 @@ def skip_lapsed(context: QueueContext[Any]) -> None:
     context.state.held_up = time.monotonic() + LAPSED_PAUSE_SECONDS
 
 
-def claim_lapsed(
+async def claim_lapsed(
     context: QueueContext[M],
     documents: Sequence[Document],
     lease: timedelta | None,
     *,
     together: bool,
     screen: ItemFilter | None = None,
-) -> Flow[list[Item[M]]]:
+) -> list[Item[M]]:
     """Claim items that ``claim_batch`` has left because their leases had run out, one by one, under one token.
 
     One update for all would wait up to a minute for a transaction whose process has died. Here the wait for such an
@@ -218,17 +218,17 @@ def claim_lapsed(
     items: list[Item[Any]] = []
     try:
         for document in documents:
-            item = yield from claim_by_id(claim, document, together=together, patience=BLOCKED_WAIT_SECONDS)
+            item = await claim_by_id(claim, document, together=together, patience=BLOCKED_WAIT_SECONDS)
             if item is not None:
                 items.append(item)
     except Blocked:
         skip_lapsed(context)
     except Exception:
         with suppress(Exception):
-            yield from retry_once(claim.give_back())
+            await retry_once(claim.give_back())
         raise
-    starting = yield from start_or_expire(context, items)
-    decoded = yield from decode_items(context, starting, "bury")
-    renewed = yield from renew_leases(context, decoded, length)
+    starting = await start_or_expire(context, items)
+    decoded = await decode_items(context, starting, "bury")
+    renewed = await renew_leases(context, decoded, length)
     context.count("reserve", len(renewed))
     return renewed

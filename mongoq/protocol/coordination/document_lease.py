@@ -19,7 +19,7 @@ from bson import ObjectId
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
+from mongoq.protocol.flow import Command, Duplicate, has_matched
 from mongoq.protocol.state.context import BrokerContext
 
 
@@ -63,15 +63,15 @@ class TakenOver(Exception):
         self.held = held
 
 
-def take_lease(
+async def take_lease(
     broker: BrokerContext, id: str, length: timedelta, first: Mapping[str, Any]
-) -> Flow[tuple[ObjectId, dict[str, Any]] | ForeignLease]:
+) -> tuple[ObjectId, dict[str, Any]] | ForeignLease:
     """Take the lease if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
     Returns the token and the document; a new document holds ``first``. A crash afterwards leaves the lease taken until
     it ends.
     """
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     token, now = ObjectId(), broker.clock.now()
     lease = {"token": token, "until": now + length, "by": str(broker.identity)}
     command: Command[Any] = Command(
@@ -86,31 +86,31 @@ def take_lease(
         },
     )
     try:
-        document = yield from retry_until_reply(command)
+        document = await retry_until_reply(command)
     # The document exists under another live lease: the filter matched nothing, so the upsert tried to insert its
     # ``_id``.
     except Duplicate:
-        return (yield from _read_holder(broker, id))
+        return await _read_holder(broker, id)
     return token, document
 
 
-def extend_lease(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
+async def extend_lease(broker: BrokerContext, tenure: DocumentLease) -> None:
     """Extend the lease to its full length from now (``update``); raises ``TakenOver`` when it is lost."""
-    yield from write_under_lease(broker, tenure, {"$set": {"until": broker.clock.now() + tenure.length}})
+    await write_under_lease(broker, tenure, {"$set": {"until": broker.clock.now() + tenure.length}})
 
 
-def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, Any]) -> Flow[None]:
+async def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, Any]) -> None:
     """Change the document under the lease (``update``); raises ``TakenOver`` when it is lost.
 
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
-    if not (yield from _update(tenure, update)):
-        raise TakenOver((yield from _read_holder(broker, tenure.id)))
+    if not (await _update(tenure, update)):
+        raise TakenOver((await _read_holder(broker, tenure.id)))
 
 
-def give_back(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
+async def give_back(broker: BrokerContext, tenure: DocumentLease) -> None:
     """End the lease at once, so that another process can take it; does nothing if it is lost already (``update``)."""
-    yield from _update(tenure, end_update(broker))
+    await _update(tenure, end_update(broker))
 
 
 def end_update(broker: BrokerContext) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def end_update(broker: BrokerContext) -> dict[str, Any]:
     return {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
 
 
-def _update(tenure: DocumentLease, update: Mapping[str, Any]) -> Flow[bool]:
+async def _update(tenure: DocumentLease, update: Mapping[str, Any]) -> bool:
     arguments = {"filter": under(tenure), "update": update}
-    return (yield from retry_until_reply(Command("update_one", arguments, has_matched, resolved=True)))
+    return await retry_until_reply(Command("update_one", arguments, has_matched, resolved=True))
 
 
 def under(tenure: DocumentLease) -> dict[str, Any]:
@@ -128,8 +128,8 @@ def under(tenure: DocumentLease) -> dict[str, Any]:
     return {"_id": tenure.id, "token": tenure.token}
 
 
-def _read_holder(broker: BrokerContext, id: str) -> Flow[ForeignLease]:
-    return holder((yield from find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
+async def _read_holder(broker: BrokerContext, id: str) -> ForeignLease:
+    return holder((await find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
 
 
 def holder(document: Any) -> ForeignLease:
@@ -144,13 +144,13 @@ HALT_EXPIRY = timedelta(days=1)
 """Time after which the TTL index removes a halt: a part that begins later does not learn of it."""
 
 
-def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
+async def halt(broker: BrokerContext, run: ObjectId) -> None:
     """Signal all parts of a run to end (``update``, upsert); a second signal changes nothing but the expiry."""
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     filter, update = {"_id": f"{HALT_PREFIX}{run}"}, {"$set": {"expires": broker.clock.now() + HALT_EXPIRY}}
-    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": update, "upsert": True}))
+    await retry_until_reply(Command("update_one", {"filter": filter, "update": update, "upsert": True}))
 
 
-def is_halted(broker: BrokerContext, run: ObjectId) -> Flow[bool]:
+async def is_halted(broker: BrokerContext, run: ObjectId) -> bool:
     """Return whether the run was halted (``find`` by ``_id``)."""
-    return (yield from find_one(broker, {"_id": f"{HALT_PREFIX}{run}"}, {"_id": 1})) is not None
+    return (await find_one(broker, {"_id": f"{HALT_PREFIX}{run}"}, {"_id": 1})) is not None

@@ -18,7 +18,8 @@ from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, write_schema
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow
+from mongoq.protocol.flow import Command, Duplicate
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
 T = TypeVar("T")
@@ -79,20 +80,20 @@ class WorkerRecord:
         }
 
 
-def begin(broker: BrokerContext) -> Flow[None]:
+async def begin(broker: BrokerContext) -> None:
     """Prepare a worker's first command: check the collection and the user's rights, create indexes, read the time.
 
     A user who may only push could claim items as well, and run them, but not settle them. So each kind of write is
     tried before, by writes that change nothing (``insert``, ``update``, ``delete``).
     """
-    yield from ensure_broker_ready(broker, write=True)
-    yield from write_schema()
+    await ensure_broker_ready(broker, write=True)
+    await write_schema()
     unused = {"_id": ObjectId()}
-    yield from retry_until_reply(Command("update_one", {"filter": unused, "update": {"$set": {"seen": None}}}))
-    yield from retry_until_reply(Command("delete_one", {"filter": unused}))
+    await retry_until_reply(Command("update_one", {"filter": unused, "update": {"$set": {"seen": None}}}))
+    await retry_until_reply(Command("delete_one", {"filter": unused}))
 
 
-def beat(
+async def beat(
     broker: BrokerContext,
     name: str,
     *,
@@ -101,12 +102,12 @@ def beat(
     queues: Mapping[str, int],
     overdue: Mapping[str, timedelta] = NONE_OVERDUE,
     run: ObjectId | None = None,
-) -> Flow[None]:
+) -> None:
     """Write a heartbeat (``update``, upsert); the TTL index removes the record an hour after the last one.
 
     ``run`` is the run on Spark that the worker is a task of; ``workers_of`` finds the record by it.
     """
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     # Split from the right: only the last two parts are known to contain no colon.
     host, pid, _ = name.rsplit(":", 2)
     now = broker.clock.now()
@@ -125,26 +126,26 @@ def beat(
         **({} if run is None else {"run": run}),
     }
     filter = {"_id": WORKER_PREFIX + name}
-    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": record}, "upsert": True}))
+    await retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": record}, "upsert": True}))
 
 
-def forget(broker: BrokerContext, name: str) -> Flow[None]:
+async def forget(broker: BrokerContext, name: str) -> None:
     """Delete the record of a worker that has ended (``delete``)."""
-    yield from retry_until_reply(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
+    await retry_until_reply(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
 
 
-def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
+async def workers(broker: BrokerContext) -> list[WorkerRecord]:
     """Read all records (``find`` by the prefix of ``_id``)."""
-    yield from ensure_broker_ready(broker, write=False)
-    documents = yield from find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
+    await ensure_broker_ready(broker, write=False)
+    documents = await find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
     return _read_records(documents, broker.clock.now())
 
 
-def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
+async def workers_of(broker: BrokerContext, run: ObjectId) -> int:
     """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     filter = {**prefix_filter(WORKER_PREFIX), "run": run}
-    documents = yield from find_few(broker, filter, [("_id", 1)], MAX_WORKER_RECORDS)
+    documents = await find_few(broker, filter, [("_id", 1)], MAX_WORKER_RECORDS)
     return sum(record.alive for record in _read_records(documents, broker.clock.now()))
 
 
@@ -192,7 +193,7 @@ def _typed(document: Mapping[str, Any], name: str, kind: type[T], default: T) ->
     return value if isinstance(value, kind) and not isinstance(value, bool) else default
 
 
-def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord] | None]:
+async def swept(broker: BrokerContext, *, every: timedelta) -> list[WorkerRecord] | None:
     """Remove the records of workers that are gone, unless another process does this at the moment.
 
     A lease on a control document decides which process does it (``update``, upsert); the lease ends by itself. Returns
@@ -203,15 +204,15 @@ def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord]
     lease = {"$set": {"until": now + every, "by": str(broker.identity)}}
     free: dict[str, Any] = {"_id": HOUSEKEEPING_ID, "until": {"$lte": now}}
     try:
-        yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
+        await perform(Command("update_one", {"filter": free, "update": lease, "upsert": True}))
     except Duplicate:
         return None
     removed = []
-    for record in (yield from workers(broker)):
+    for record in await workers(broker):
         if record.alive or record.seen >= now - DEAD_WORKER_RETENTION:
             continue
         # A worker that has sent a heartbeat since the read is alive: its record no longer matches ``seen`` and stays.
         filter = {"_id": WORKER_PREFIX + record.name, "seen": record.seen}
-        if (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))):
+        if await perform(Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))):
             removed.append(record)
     return removed

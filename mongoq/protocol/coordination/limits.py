@@ -27,7 +27,8 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, Wait, has_matched, number_matched
+from mongoq.protocol.flow import Command, Duplicate, has_matched, number_matched
+from mongoq.protocol.perform import sleep
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 T = TypeVar("T")
@@ -53,12 +54,12 @@ class LimitContended(Exception):
     """Raised when other processes were faster each time; the caller tries again later."""
 
 
-def change_document(
+async def change_document(
     broker: BrokerContext,
     id: str,
     change: Callable[[Document | None, datetime], tuple[dict[str, Any] | None, T]],
     known: Document | None = None,
-) -> Flow[tuple[T, Document | None]]:
+) -> tuple[T, Document | None]:
     """Change a control document by what it contains; returns the result of ``change`` and the document.
 
     One ``update`` where the document is as ``known``; else a ``find`` before it. ``change`` returns the fields to set,
@@ -67,7 +68,7 @@ def change_document(
     """
     for races in range(MAX_CHANGES):
         if known is None:
-            known = yield from find_one(broker, {"_id": id})
+            known = await find_one(broker, {"_id": id})
         now = broker.clock.now()
         fields, result = change(known, now)
         if fields is None:
@@ -79,14 +80,14 @@ def change_document(
         filter = {"_id": id, "version": before if known is None else {"$in": [before, version]}}
         arguments = {"filter": filter, "update": {"$set": fields}, "upsert": known is None}
         try:
-            reply: Any = yield from retry_until_reply(Command("update_one", arguments))
+            reply: Any = await retry_until_reply(Command("update_one", arguments))
             if has_matched(reply) or reply.upserted_id is not None:
                 return result, {**(known or {}), "_id": id, **fields}
         except Duplicate:  # another process has just inserted it; or this one, by a command whose reply was lost
             pass
         known = None
         if races:
-            yield Wait(dice.uniform(0, RACE_PAUSE_SECONDS * min(races, 10)))
+            await sleep(dice.uniform(0, RACE_PAUSE_SECONDS * min(races, 10)))
     raise LimitContended(id)
 
 
@@ -129,9 +130,9 @@ class Permits:
     lost: bool = False
 
 
-def take_permits(
+async def take_permits(
     broker: BrokerContext, queue: str, request: PermitRequest, known: Document | None = None
-) -> Flow[tuple[Permits, Document | None]]:
+) -> tuple[Permits, Document | None]:
     """Take as many permits as the worker may have, extend their lease, or leave a request for some."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
@@ -150,12 +151,12 @@ def take_permits(
         changed = PermitHolder(request.by, number, wanted, since, until)
         return _holders_update([*others, changed], now), Permits(number, until, lost)
 
-    return (yield from change_document(broker, LIMIT_PREFIX + queue, change, known))
+    return await change_document(broker, LIMIT_PREFIX + queue, change, known)
 
 
-def keep_permits(
+async def keep_permits(
     broker: BrokerContext, queue: str, by: str, *, number: int, lease: timedelta, known: Document | None = None
-) -> Flow[tuple[Permits, Document | None]]:
+) -> tuple[Permits, Document | None]:
     """Keep only ``number`` permits and extend their lease, or with 0 take the worker off the list (``update``).
 
     Permits whose lease has ended are lost, and not taken again.
@@ -170,7 +171,7 @@ def keep_permits(
         kept = PermitHolder(by, number, number, mine.since, now + lease)
         return _holders_update([*others, kept], now), Permits(number, kept.until)
 
-    return (yield from change_document(broker, LIMIT_PREFIX + queue, change, known))
+    return await change_document(broker, LIMIT_PREFIX + queue, change, known)
 
 
 def _read_holders(document: Document | None, by: str, now: datetime) -> tuple[PermitHolder | None, list[PermitHolder]]:
@@ -185,9 +186,9 @@ def _holders_update(holders: list[PermitHolder], now: datetime) -> dict[str, Any
     return {"holders": [holder.to_document() for holder in holders], "expires": last + IDLE_EXPIRY}
 
 
-def read_document(broker: BrokerContext, queue: str) -> Flow[Document | None]:
+async def read_document(broker: BrokerContext, queue: str) -> Document | None:
     """Read the document of the permits of a queue, as ``take_permits`` may be given it (``find`` by ``_id``)."""
-    return (yield from find_one(broker, {"_id": LIMIT_PREFIX + queue}))
+    return await find_one(broker, {"_id": LIMIT_PREFIX + queue})
 
 
 def plan_again(document: Document | None, by: str, limit: int, now: datetime) -> int | None:
@@ -198,28 +199,28 @@ def plan_again(document: Document | None, by: str, limit: int, now: datetime) ->
     return plan_permits(limit, others, mine, occupied=0, wanted=mine.wanted, now=now).number
 
 
-def read_limits(context: QueueContext[Any]) -> Flow[QueueLimits]:
+async def read_limits(context: QueueContext[Any]) -> QueueLimits:
     """Read the limits of a queue, and what is used of them (two ``find``).
 
     Raises:
         CollectionUnsuitable: another program has stored settings that cannot be used.
     """
     broker, name = context.broker, context.name
-    yield from ensure_broker_ready(broker, write=False)
-    control = (yield from find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})) or {}
+    await ensure_broker_ready(broker, write=False)
+    control = (await find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})) or {}
     try:
         stored = from_stored(name, control.get("settings", {}))
     except ArgumentInvalid as error:
         raise unusable_settings(broker, name, error) from error
-    return (yield from read_limits_of(broker, [resolve_settings(name, {**context.state.given, **stored})]))[name]
+    return (await read_limits_of(broker, [resolve_settings(name, {**context.state.given, **stored})]))[name]
 
 
-def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> Flow[dict[str, QueueLimits]]:
+async def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> dict[str, QueueLimits]:
     """Read what is used of the limits of several queues (``find``, none without queues); by their names."""
     if not queues:
         return {}
     ids = [id for queue in queues for id in (LIMIT_PREFIX + queue.name, bucket_id(queue.name))]
-    documents = yield from read_buckets(broker, ids)
+    documents = await read_buckets(broker, ids)
     now, exact = broker.clock.now(), isinstance(broker.clock, VirtualClock)
     limits: dict[str, QueueLimits] = {}
     for queue in queues:
@@ -238,9 +239,9 @@ def bucket_id(queue: str, key: bytes | None = None) -> str:
     return f"{RATE_PREFIX}{queue}:{hashlib.sha256(key).hexdigest()}"
 
 
-def take_slots(
+async def take_slots(
     broker: BrokerContext, id: str, pace: Pace, n: int, own: Block | None = None
-) -> Flow[tuple[Block, bool] | float]:
+) -> tuple[Block, bool] | float:
     """Take up to ``n`` slots of a bucket (``find`` and ``update``), as ``take_block`` does.
 
     A crash after it leaves the slots unused: no other process gets them.
@@ -252,11 +253,11 @@ def take_slots(
             return None, taken
         return _bucket_fields(taken[0].end, pace, now), taken
 
-    taken, _ = yield from change_document(broker, id, change)
+    taken, _ = await change_document(broker, id, change)
     return taken
 
 
-def give_back_slots(broker: BrokerContext, id: str, own: Block) -> Flow[bool]:
+async def give_back_slots(broker: BrokerContext, id: str, own: Block) -> bool:
     """Give the unused slots of a block back, if no process has taken later ones (``find`` and ``update``).
 
     Returns whether it has; otherwise they are lost.
@@ -268,11 +269,11 @@ def give_back_slots(broker: BrokerContext, id: str, own: Block) -> Flow[bool]:
             return None, False
         return _bucket_fields(own.next, own.pace, now), True
 
-    is_back, _ = yield from change_document(broker, id, change)
+    is_back, _ = await change_document(broker, id, change)
     return is_back
 
 
-def share_key_slots(
+async def share_key_slots(
     broker: BrokerContext,
     id: str,
     pace: Pace,
@@ -281,7 +282,7 @@ def share_key_slots(
     room: int,
     own: Block | None = None,
     known: Document | None = None,
-) -> Flow[tuple[Block | None, list[PutOff | None]]]:
+) -> tuple[Block | None, list[PutOff | None]]:
     """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
@@ -293,31 +294,31 @@ def share_key_slots(
         return fields, (block, put_offs)
 
     shared: tuple[Block | None, list[PutOff | None]]
-    shared, _ = yield from change_document(broker, id, change, known)
+    shared, _ = await change_document(broker, id, change, known)
     return shared
 
 
-def read_buckets(broker: BrokerContext, ids: Sequence[str]) -> Flow[dict[str, Document]]:
+async def read_buckets(broker: BrokerContext, ids: Sequence[str]) -> dict[str, Document]:
     """Read documents of buckets, or of permits, by their ``_id`` (``find``)."""
-    found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
+    found = await find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
     return {document["_id"]: document for document in found}
 
 
-def end_put_offs(context: QueueContext[Any]) -> Flow[None]:
+async def end_put_offs(context: QueueContext[Any]) -> None:
     """Let the items that a rate has put off look for their starts now, since the rate has changed (two ``update``).
 
     A crash between them leaves them to look within a minute.
     """
-    yield from _update_many({"_id": _keys_of(context.name)}, {"$unset": {"later": ""}})
+    await _update_many({"_id": _keys_of(context.name)}, {"$unset": {"later": ""}})
     now = context.broker.clock.now()
     # An item that was put anywhere since then has another date, and keeps it.
     is_put_off = {"throttled.until": {"$gt": now}, "$expr": {"$eq": ["$throttled.until", "$when"]}}
-    number = yield from _update_many({"q": context.name, "when": {"$gt": now}, **is_put_off}, {"$set": {"when": now}})
+    number = await _update_many({"q": context.name, "when": {"$gt": now}, **is_put_off}, {"$set": {"when": now}})
     context.broker.record_put(context.name, now, number=number, is_new=False)
 
 
-def _update_many(filter: Mapping[str, Any], update: Mapping[str, Any]) -> Flow[int]:
-    return (yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched)))
+async def _update_many(filter: Mapping[str, Any], update: Mapping[str, Any]) -> int:
+    return await retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
 
 
 def limit_documents_filter(queue: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.coordination.document_lease import DocumentLease, ForeignLease, take_lease, write_under_lease
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.hold import release_all
 from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, repair_all
 from mongoq.protocol.state.context import QueueContext
@@ -20,7 +19,7 @@ REPAIR_EXPIRY = timedelta(days=1)
 """Time after the last look at which the TTL index removes that document."""
 
 
-def repair_in_turn(context: QueueContext[Any]) -> Flow[int]:
+async def repair_in_turn(context: QueueContext[Any]) -> int:
     """Look at held sequences and the next 1,000 others, repair them, and return how many items go, or wait, by that.
 
     Workers call it for their queues. It does nothing for a queue without sequences, nor within a minute after another
@@ -28,21 +27,21 @@ def repair_in_turn(context: QueueContext[Any]) -> Flow[int]:
     two ``aggregate``, whose places are written under the lease (``update``). A crash in between leaves the rest of
     these sequences for the next round.
     """
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     if not context.state.ordered:
         return 0
     broker, id = context.broker, REPAIR_PREFIX + context.name
     expires = broker.clock.now() + REPAIR_EXPIRY
-    taken = yield from take_lease(broker, id, REPAIR_INTERVAL, {"queue": context.name, "expires": expires})
+    taken = await take_lease(broker, id, REPAIR_INTERVAL, {"queue": context.name, "expires": expires})
     if isinstance(taken, ForeignLease):
         return 0
     token, document = taken
-    number = yield from release_all(broker, context.name)
+    number = await release_all(broker, context.name)
     looked: dict[str, Any] = {"expires": expires}
     for field, find in (("after", find_miscounted), ("after_sequence", find_uncounted)):
         after = document.get(field)
-        sequences, following = yield from find(broker, context.name, after if isinstance(after, str) else "")
-        number += yield from repair_all(broker, context.name, sequences)
+        sequences, following = await find(broker, context.name, after if isinstance(after, str) else "")
+        number += await repair_all(broker, context.name, sequences)
         looked[field] = following or ""
-    yield from write_under_lease(broker, DocumentLease(id, token, REPAIR_INTERVAL), {"$set": looked})
+    await write_under_lease(broker, DocumentLease(id, token, REPAIR_INTERVAL), {"$set": looked})
     return number

@@ -47,8 +47,9 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, has_matched, number_matched
+from mongoq.protocol.flow import Command, Duplicate, ReplyLost, has_matched, number_matched
 from mongoq.protocol.history.mistaken import choose_candidates
+from mongoq.protocol.perform import perform
 from mongoq.protocol.push.push import push
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -87,20 +88,20 @@ class LocalSchedule:
     is_stored: bool = False
 
 
-def define_schedule(broker: BrokerContext, local: LocalSchedule) -> Flow[datetime | None]:
+async def define_schedule(broker: BrokerContext, local: LocalSchedule) -> datetime | None:
     """Store a definition (``find``, and ``insert`` or ``update`` if there is a change); return the next tick.
 
     A crash leaves the definition as it was before, or as it is afterwards. The next tick of a new definition comes
     after now. A tick that is due already, and not made yet, still comes: a change swallows nothing.
     """
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     definition = local.definition
     # A date without a function is data: a program that defines one for each reminder keeps none of them in memory.
     if definition.needs_code or not isinstance(definition.timetable, Single):
         broker.schedules[definition.name] = local
     else:
         broker.schedules.pop(definition.name, None)
-    following = yield from retry_lost_race(partial(_try_define, broker, definition))
+    following = await retry_lost_race(partial(_try_define, broker, definition))
     if broker.schedules.get(definition.name) is local:
         broker.schedules[definition.name] = replace(local, is_stored=True)
     return following
@@ -113,8 +114,8 @@ class _Changed(Duplicate):
         super().__init__(RuntimeError("the schedule keeps changing; define it again"))
 
 
-def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime | None]:
-    document = yield from find_one(broker, {"_id": definition.id}, UNREAD, lenient=True)
+async def _try_define(broker: BrokerContext, definition: Definition) -> datetime | None:
+    document = await find_one(broker, {"_id": definition.id}, UNREAD, lenient=True)
     now, fields = broker.clock.now(), definition.to_stored(broker.encoding)
     fields |= {"seen": now, "by": str(broker.identity)}
     fields |= {"version": definition.version, "function": definition.function}
@@ -122,7 +123,7 @@ def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime 
         first = definition.timetable.after(now)
         own = {"_id": definition.id, "identity": ObjectId(), "edition": ObjectId(), "next": first, "paused": False}
         try:
-            yield from Command[Any]("insert_one", {"document": {**own, **end_fields(first, now), **fields}})
+            await perform(Command[Any]("insert_one", {"document": {**own, **end_fields(first, now), **fields}}))
         except ReplyLost:
             raise _Changed from None  # it may be stored: the next read tells
         if first is None:
@@ -145,13 +146,13 @@ def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime 
     if keeps_dates and pending == due and all(document.get(name) == fields[name] for name in ("version", "function")):
         changes = {"seen": now, "by": fields["by"], **({} if due is not None else end_fields(None, now))}
         command = Command("update_one", {"filter": {"_id": definition.id}, "update": {"$set": changes}}, has_matched)
-        if not (yield from retry_until_reply(command)):
+        if not (await retry_until_reply(command)):
             raise _Changed  # it was removed since
         return due
-    return (yield from _replace(broker, definition, document, pending, fields, keeps_dates=keeps_dates))
+    return await _replace(broker, definition, document, pending, fields, keeps_dates=keeps_dates)
 
 
-def _replace(
+async def _replace(
     broker: BrokerContext,
     definition: Definition,
     document: Document,
@@ -159,7 +160,7 @@ def _replace(
     fields: dict[str, Any],
     *,
     keeps_dates: bool,
-) -> Flow[datetime | None]:
+) -> datetime | None:
     """Store a changed definition, or next tick, under the edition that was read (``update``); a pause stays."""
     now = fields["seen"]
     is_due = pending is not None and pending <= now
@@ -175,9 +176,9 @@ def _replace(
     update: dict[str, Any] = {"$set": changes}
     if gone := {"start_within", "expires"} - changes.keys():
         update["$unset"] = dict.fromkeys(sorted(gone), "")
-    if not (yield from retry_until_reply(Command("update_one", {"filter": filter, "update": update}, has_matched))):
+    if not (await retry_until_reply(Command("update_one", {"filter": filter, "update": update}, has_matched))):
         # After a lost reply the update may be this very one.
-        stored = yield from find_one(broker, {"_id": definition.id}, {"edition": 1})
+        stored = await find_one(broker, {"_id": definition.id}, {"edition": 1})
         if stored is None or stored.get("edition") != edition:
             raise _Changed
     if not keeps_dates:
@@ -262,79 +263,79 @@ def _report_lost(broker: BrokerContext, own: Sequence[LocalSchedule], documents:
 # --- of users ------------------------------------------------------------------------------------
 
 
-def list_schedules(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
+async def list_schedules(broker: BrokerContext) -> list[ScheduleRecord]:
     """Return all schedules by name (``find`` by the prefix of ``_id``)."""
-    yield from ensure_broker_ready(broker, write=False)
-    documents = yield from _find_all(broker)
+    await ensure_broker_ready(broker, write=False)
+    documents = await _find_all(broker)
     now = broker.clock.now()
     return [to_record(document, now) for document in documents]
 
 
-def _find_all(broker: BrokerContext) -> Flow[list[Document]]:
+async def _find_all(broker: BrokerContext) -> list[Document]:
     filter = prefix_filter(SCHEDULE_PREFIX)
-    return (yield from find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True))
+    return await find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True)
 
 
-def find_schedule(broker: BrokerContext, name: str) -> Flow[ScheduleRecord]:
+async def find_schedule(broker: BrokerContext, name: str) -> ScheduleRecord:
     """Return one schedule (``find`` by ``_id``); raises ``ScheduleUnknown``."""
-    return to_record((yield from _find(broker, name, UNREAD)), broker.clock.now())
+    return to_record((await _find(broker, name, UNREAD)), broker.clock.now())
 
 
-def _find(broker: BrokerContext, name: str, projection: Mapping[str, Any] | None = None) -> Flow[Document]:
+async def _find(broker: BrokerContext, name: str, projection: Mapping[str, Any] | None = None) -> Document:
     id = SCHEDULE_PREFIX + queue_name(name, "name")
-    yield from ensure_broker_ready(broker, write=False)
-    document = yield from find_one(broker, {"_id": id}, projection, lenient=True)
+    await ensure_broker_ready(broker, write=False)
+    document = await find_one(broker, {"_id": id}, projection, lenient=True)
     if document is None:
-        raise (yield from _unknown(broker, name))
+        raise (await _unknown(broker, name))
     return document
 
 
-def _unknown(broker: BrokerContext, name: str) -> Flow[ScheduleUnknown]:
-    names = [record.name for record in (yield from list_schedules(broker))]
+async def _unknown(broker: BrokerContext, name: str) -> ScheduleUnknown:
+    names = [record.name for record in (await list_schedules(broker))]
     return ScheduleUnknown(name, get_close_matches(name, choose_candidates(name, names)), broker.namespace)
 
 
-def set_schedule_paused(broker: BrokerContext, name: str, paused: bool) -> Flow[None]:
+async def set_schedule_paused(broker: BrokerContext, name: str, paused: bool) -> None:
     """Pause or resume a schedule (``update``); raises ``ScheduleUnknown``."""
     arguments = {"filter": {"_id": SCHEDULE_PREFIX + queue_name(name, "name")}, "update": {"$set": {"paused": paused}}}
-    yield from ensure_broker_ready(broker, write=True)
-    if not (yield from retry_until_reply(Command("update_one", arguments, has_matched))):
-        raise (yield from _unknown(broker, name))
+    await ensure_broker_ready(broker, write=True)
+    if not (await retry_until_reply(Command("update_one", arguments, has_matched))):
+        raise (await _unknown(broker, name))
 
 
-def remove_schedule(broker: BrokerContext, name: str) -> Flow[bool]:
+async def remove_schedule(broker: BrokerContext, name: str) -> bool:
     """Delete a schedule, and return whether there was one (``delete``)."""
     filter = {"_id": SCHEDULE_PREFIX + queue_name(name, "name")}
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     broker.schedules.pop(name, None)
-    return (yield from _delete(filter))
+    return await _delete(filter)
 
 
-def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
+async def prune_schedules(broker: BrokerContext, unseen: Duration) -> list[str]:
     """Delete the schedules whose functions no process had in its code for a time; return their names.
 
     ``find``, and a ``delete`` for each, fenced by the time when it was seen. A crash leaves the rest.
     """
     length = check_unseen(unseen)
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     now = broker.clock.now()
     names = []
-    for record in (yield from list_schedules(broker)):
+    for record in await list_schedules(broker):
         filter = {"_id": SCHEDULE_PREFIX + record.name, "seen": record.seen}
-        if record.is_unseen_for(length, now) and (yield from _delete(filter)):
+        if record.is_unseen_for(length, now) and (await _delete(filter)):
             broker.schedules.pop(record.name, None)
             names.append(record.name)
     return names
 
 
-def _delete(filter: Mapping[str, Any]) -> Flow[bool]:
+async def _delete(filter: Mapping[str, Any]) -> bool:
     command = Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
-    return (yield from retry_until_reply(command))
+    return await retry_until_reply(command)
 
 
-def run_schedule_now(broker: BrokerContext, name: str) -> Flow[ObjectId]:
+async def run_schedule_now(broker: BrokerContext, name: str) -> ObjectId:
     """Push an extra item of a schedule, and return its id (``find``, and as for a push)."""
-    document = yield from _find(broker, name)
+    document = await _find(broker, name)
     try:
         stored = read_schedule(document)
         tick = stored.tick(broker.clock.now(), extra=True)
@@ -343,20 +344,20 @@ def run_schedule_now(broker: BrokerContext, name: str) -> Flow[ObjectId]:
         raise ArgumentInvalid("name", f"schedule {name!r} cannot run: {error}") from error
     options: dict[str, Any] = {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
     options |= {"expires": stored.expires}
-    return (yield from push(context, payload, delay=None, when=None, id=None, once=None, **options))
+    return await push(context, payload, delay=None, when=None, id=None, once=None, **options)
 
 
 # --- of the processes that have them in their code ------------------------------------------------
 
 
-def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
+async def refresh_seen(broker: BrokerContext) -> list[ScheduleRecord]:
     """Note that this process has its schedules in its code; return those that none has (``find``).
 
     One ``update`` of many for each version. A definition of a lower version than the stored one does not count. The
     same ``find`` shows which schedules of this process were removed or replaced by another program; each is logged
     once.
     """
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     own = list(broker.schedules.values())
     versions: dict[int, list[str]] = {}
     for local in own:
@@ -364,14 +365,14 @@ def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
     for version, ids in versions.items():
         filter = {"_id": {"$in": ids}, "version": version}
         update = {"$set": {"seen": broker.clock.now()}}  # not ``by``: another process may have defined it since
-        yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
-    documents, now = (yield from _find_all(broker)), broker.clock.now()
+        await retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
+    documents, now = (await _find_all(broker)), broker.clock.now()
     if len(documents) < MAX_SCHEDULES:  # else there may be more, so one that was not read need not be missing
         _report_lost(broker, [local for local in own if local.is_stored], documents)
     return [record for record in (to_record(document, now) for document in documents) if record.unseen]
 
 
-def read_editions(broker: BrokerContext) -> Flow[dict[str, Any]]:
+async def read_editions(broker: BrokerContext) -> dict[str, Any]:
     """Return the editions of the schedules that this process has in its code, by ``_id`` (``find`` by ``_id``).
 
     An edition that changes, or is missing, is a schedule that was changed or removed. Without such schedules there is
@@ -380,18 +381,18 @@ def read_editions(broker: BrokerContext) -> Flow[dict[str, Any]]:
     ids = [local.definition.id for local in list(broker.schedules.values()) if local.is_stored]
     if not ids:
         return {}
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     projection = {"edition": 1}
-    documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=projection)
+    documents = await find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=projection)
     return {document["_id"]: document.get("edition") for document in documents}
 
 
-def report_changed(broker: BrokerContext, ids: Collection[str]) -> Flow[None]:
+async def report_changed(broker: BrokerContext, ids: Collection[str]) -> None:
     """Log which of these schedules in this process's code were removed or replaced by another program (``find``)."""
     own = [local for local in list(broker.schedules.values()) if local.is_stored and local.definition.id in ids]
     if own:
         filter = {"_id": {"$in": [local.definition.id for local in own]}}
-        documents = yield from find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
+        documents = await find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
         _report_lost(broker, own, documents)
 
 
@@ -432,17 +433,17 @@ class DueSchedules:
     read_at: float
 
 
-def find_due(broker: BrokerContext, within: timedelta) -> Flow[DueSchedules]:
+async def find_due(broker: BrokerContext, within: timedelta) -> DueSchedules:
     """Find the schedules that tick within a time (``find`` by the prefix of ``_id``, for each 100 of them).
 
     Pages go by ``_id``: however many cannot be ticked here, they hide no others.
     """
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     until, read_at = broker.clock.now() + within, local_seconds()
     filter = {**prefix_filter(SCHEDULE_PREFIX), "next": {"$lte": until}, "paused": {"$ne": True}}
     documents: list[Document] = []
     while True:
-        page = yield from find_few(broker, filter, [("_id", 1)], PAGE, lenient=True)
+        page = await find_few(broker, filter, [("_id", 1)], PAGE, lenient=True)
         documents += page
         if len(page) < PAGE:
             return DueSchedules(documents, read_at)
@@ -463,7 +464,7 @@ class Ticked:
     next: datetime | None
 
 
-def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> Flow[Ticked]:
+async def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> Ticked:
     """Push the items of the due ticks of a schedule, and go on to the next tick (``insert``, ``update`` for each).
 
     Raises:
@@ -488,20 +489,20 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
         if local_seconds() - read_at > FRESH_SECONDS:
             read_at = local_seconds()
             filter = {**_at(stored, reached), "paused": {"$ne": True}}
-            if (yield from find_one(broker, filter, {"_id": 1})) is None:
+            if (await find_one(broker, filter, {"_id": 1})) is None:
                 return Ticked(made, None)
-        yield from _push_tick(context, payload, stored, tick, onward)
+        await _push_tick(context, payload, stored, tick, onward)
         # After each one: a process that is killed leaves a single tick to be made again.
         changes: dict[str, Any] = {"next": onward, "last": at, **end_fields(onward, now)}
         if stored.source == "function":
             changes["seen"] = broker.clock.now()  # this process has it in its code
-        state = yield from _advance(stored, reached, changes)
+        state = await _advance(stored, reached, changes)
         if state is None:
             return Ticked(made, None)
         if state.get("paused") is True:
             return Ticked(made + 1, None)  # the other ticks wait for the end of the pause
         reached = at if onward is None else onward
-    if not ticks and (yield from _advance(stored, due, {"next": following, **end_fields(following, now)})) is None:
+    if not ticks and (await _advance(stored, due, {"next": following, **end_fields(following, now)})) is None:
         return Ticked(0, None)
     if now - first > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
         words = "schedule %r: its tick of %s came late, at %s; made %d"
@@ -509,14 +510,14 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
     return Ticked(len(ticks), following)
 
 
-def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Flow[Mapping[str, Any] | None]:
+async def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Go on from a tick (``findAndModify``), and return the state of the pause; ``None`` if the schedule has changed.
 
     Then another process has made the tick as well, or the schedule was changed or removed: the next look tells.
     """
     arguments = {"filter": _at(stored, tick), "update": {"$set": changes}, "projection": {"_id": 1, "paused": 1}}
     command: Command[Mapping[str, Any] | None] = Command("find_one_and_update", arguments)
-    return (yield from retry_until_reply(command))
+    return await retry_until_reply(command)
 
 
 def _at(stored: StoredSchedule, tick: datetime) -> dict[str, Any]:
@@ -524,9 +525,9 @@ def _at(stored: StoredSchedule, tick: datetime) -> dict[str, Any]:
     return {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
 
 
-def _push_tick(
+async def _push_tick(
     context: QueueContext[Any], payload: Any, stored: StoredSchedule, tick: Tick, following: datetime | None
-) -> Flow[None]:
+) -> None:
     when = tick.at + tick_delay(stored.identity, tick.at, stored.jitter)
     options: dict[str, Any] = {
         "when": when if stored.jitter and when > context.broker.clock.now() else None,
@@ -537,7 +538,7 @@ def _push_tick(
         "once": stored.remember(tick.at, following),
     }
     try:
-        yield from push(context, payload, delay=None, **options)
+        await push(context, payload, delay=None, **options)
     except DuplicateItem:
         # A process that was killed has pushed it into the queue that the schedule had before a change.
         pass

@@ -39,7 +39,8 @@ from mongoq.protocol.coordination.document_lease import (
     take_lease,
     under,
 )
-from mongoq.protocol.flow import Command, Flow, chunks, has_matched
+from mongoq.protocol.flow import Command, chunks, has_matched
+from mongoq.protocol.perform import perform
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
 from mongoq.protocol.push.push import check_due, check_expires, check_headers, due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, with_place
@@ -196,19 +197,19 @@ class _Unmatched(Exception):
     """Raised when no control document has both the token and the count."""
 
 
-def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[SourceLease | ForeignLease]:
+async def take_source(broker: BrokerContext, id: str, length: timedelta) -> SourceLease | ForeignLease:
     """Take the lease of a source if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
     A crash afterwards leaves the lease taken until it ends.
     """
-    lease = yield from take_lease(broker, id, length, {"pushed": 0})
+    lease = await take_lease(broker, id, length, {"pushed": 0})
     if isinstance(lease, ForeignLease):
         return lease
     token, document = lease
     return SourceLease(id, token, length, document["pushed"], document.get("position"))
 
 
-def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequence[Yielded]) -> Flow[int]:
+async def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequence[Yielded]) -> int:
     """Push at least the first record of a batch, and return how many; each queue bound to a topic gets a copy.
 
     One transaction (``update``, ``insert``) writes the items, the position of the last one and the new end of the
@@ -220,18 +221,18 @@ def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequenc
         ArgumentInvalid: a record for a topic has a sequence.
     """
     broker = context.broker
-    yield from ensure_ready_to_push(context)
+    await ensure_ready_to_push(context)
     bound = broker.topics.bound.get(context.name)
     part, encoded = (batch, _encode(context, batch)) if bound is None else _encode_copies(context, batch, bound)
     if any(record.sequence is not None for record in part):
-        yield from ensure_ready_to_enter(broker, [context.name], joined=False)
+        await ensure_ready_to_enter(broker, [context.name], joined=False)
     attempt = partial(_attempt, broker, tenure, len(part), part[-1].position, encoded)
     promoted: list[Promoted] = []
     try:
-        promoted = yield from retry_lost_race(lambda: run_in_transaction(broker, attempt))
+        promoted = await retry_lost_race(lambda: run_in_transaction(broker, attempt))
     except _Unmatched:
         # An earlier attempt, whose reply was lost, may have committed the batch.
-        stored = (yield from find_one(broker, {"_id": tenure.id})) or {}
+        stored = (await find_one(broker, {"_id": tenure.id})) or {}
         if (stored.get("token"), stored.get("pushed")) != (tenure.token, tenure.pushed + len(part)):
             raise TakenOver(holder(stored)) from None
     tenure.pushed += len(part)
@@ -244,17 +245,17 @@ def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequenc
     return len(part)
 
 
-def _attempt(
+async def _attempt(
     broker: BrokerContext, tenure: SourceLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
-) -> Flow[list[Promoted]]:
+) -> list[Promoted]:
     """Push records and store the position, inside a transaction; return older items that became heads meanwhile."""
     now = broker.clock.now()
     fields = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
     # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
     filter = {**under(tenure), "pushed": tenure.pushed}
-    if not (yield from Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched)):
+    if not (await perform(Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched))):
         raise _Unmatched
-    entries = yield from enter_all(broker, [(copy.queue, copy.sequence) for copy in encoded if copy.sequence])
+    entries = await enter_all(broker, [(copy.queue, copy.sequence) for copy in encoded if copy.sequence])
     documents = [
         copy.document
         if copy.sequence is None
@@ -262,5 +263,5 @@ def _attempt(
         for copy in encoded
     ]
     for chunk in chunks(documents, lambda document: len(document.raw)):
-        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+        await perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
     return [item for entry in entries.values() for item in entry.promoted]

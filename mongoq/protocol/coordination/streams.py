@@ -43,7 +43,8 @@ from mongoq.protocol.coordination.document_lease import (
     take_lease,
     write_under_lease,
 )
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, delete_many, has_matched
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, delete_many, has_matched
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
@@ -74,13 +75,13 @@ class StreamRun(DocumentLease):
     claim: StreamClaim | None = None
 
 
-def server_time(broker: BrokerContext) -> Flow[datetime]:
+async def server_time(broker: BrokerContext) -> datetime:
     """Return the server's time."""
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     return broker.clock.now()
 
 
-def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[StreamRun | ForeignLease]:
+async def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> StreamRun | ForeignLease:
     """Begin a run (``findAndModify``, upsert), or return the lease of the consumer's run that is under way.
 
     The new run inherits the items that the last run claimed and did not settle. A crash afterwards leaves the run begun
@@ -89,34 +90,34 @@ def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta
     Raises:
         ArgumentInvalid: the consumer holds items of another queue.
     """
-    begin = yield from take_lease(broker, stream_id(consumer), length, {"queue": queue, "number": 0})
+    begin = await take_lease(broker, stream_id(consumer), length, {"queue": queue, "number": 0})
     if isinstance(begin, ForeignLease):
         return begin
     token, document = begin
     claim = StreamClaim.of(document["claim"]) if "claim" in document else None
     run = StreamRun(stream_id(consumer), token, length, consumer, document["queue"], document["number"], claim)
-    yield from _clear_claim(broker, run)
+    await _clear_claim(broker, run)
     if run.queue == queue:
         return run
     if run.claim is not None:
         # The lease was taken to read the claim. Without this the consumer would be blocked until the lease ends.
-        yield from give_back(broker, run)
+        await give_back(broker, run)
         problem = f"{consumer!r} still holds items of queue {run.queue!r}; let its query end, give them back by "
         raise ArgumentInvalid("consumer", f"{problem}broker.release_claims({consumer!r}), or choose another name")
-    yield from write_under_lease(broker, run, {"$set": {"queue": queue}})
+    await write_under_lease(broker, run, {"$set": {"queue": queue}})
     run.queue = queue
     return run
 
 
-def _clear_claim(broker: BrokerContext, run: StreamRun) -> Flow[None]:
+async def _clear_claim(broker: BrokerContext, run: StreamRun) -> None:
     """Give back the items of an unfinished claim, left by a crash or an error: no caller has seen them."""
     if run.claim is not None and run.claim.ids is None:
-        yield from _give_up(broker, run.queue, run.claim)
-        yield from write_under_lease(broker, run, {"$unset": {"claim": ""}})
+        await _give_up(broker, run.queue, run.claim)
+        await write_under_lease(broker, run, {"$unset": {"claim": ""}})
         run.claim = None
 
 
-def next_claim(
+async def next_claim(
     context: QueueContext[Any],
     run: StreamRun,
     n: int,
@@ -124,7 +125,7 @@ def next_claim(
     *,
     after: int,
     due: datetime | None = None,
-) -> Flow[StreamClaim | None]:
+) -> StreamClaim | None:
     """Claim up to ``n`` items for the next batch; ``None`` when none is eligible, or was at the time ``due``.
 
     Finds ids by the index, writes the claim with its token, reserves (``update`` of many, each 10,000), writes the ids.
@@ -145,37 +146,37 @@ def next_claim(
     Raises:
         TakenOver: the lease of the run is lost.
     """
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     broker = context.broker
-    yield from _clear_claim(broker, run)
+    await _clear_claim(broker, run)
     if context.state.paused:
         return None
     now, length = broker.clock.now(), lease or context.settings.lease
     marks = make_marks(context, now, length)
     now = now if due is None else min(due, now)
-    first = yield from read_ids(context, min(MAX_COMMAND_ITEMS, n), due=due)
+    first = await read_ids(context, min(MAX_COMMAND_ITEMS, n), due=due)
     if first is None:
         return None
     first_due = min((document["when"] for document in first), default=now)
     intent = StreamClaim(max(run.number, after) + 1, marks["token"], marks["when"], first_due)
     run.claim = intent
     # Written before the items are reserved: after a crash the next run finds them by this token and gives them back.
-    yield from write_under_lease(broker, run, {"$set": {"claim": intent.document()}})
-    items = yield from _reserve(context, marks, first, n=n, now=now, due=due, lease=length)
+    await write_under_lease(broker, run, {"$set": {"claim": intent.document()}})
+    items = await _reserve(context, marks, first, n=n, now=now, due=due, lease=length)
     if not items:
-        yield from _clear_claim(broker, run)
+        await _clear_claim(broker, run)
         return None
     # Ids that are not ObjectIds come last, as in the stored form.
     ids = sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
     remembers, in_order = any(item.once is not None for item in items), any(map(has_place, items))
     claim = replace(intent, ids=ids, remembers=remembers, in_order=in_order)
-    yield from write_under_lease(broker, run, {"$set": {"claim": claim.document(), "number": claim.number}})
+    await write_under_lease(broker, run, {"$set": {"claim": claim.document(), "number": claim.number}})
     run.claim, run.number = claim, claim.number
     context.count("reserve", len(items))
     return claim
 
 
-def _reserve(
+async def _reserve(
     context: QueueContext[Any],
     marks: Mapping[str, Any],
     found: list[Document] | None,
@@ -184,7 +185,7 @@ def _reserve(
     now: datetime,
     due: datetime | None,
     lease: timedelta,
-) -> Flow[list[Item[Any]]]:
+) -> list[Item[Any]]:
     """Reserve up to ``n`` items, of which the first are ``found``, and return them in the order of claims.
 
     ``find`` and ``update`` of many for 10,000 each.
@@ -194,39 +195,39 @@ def _reserve(
     while found and not context.state.paused:
         candidates = Candidates(documents=found)
         claim = BatchClaim(context, candidates, marks, now, adds_to_token=bool(items), writes_entry_time=True)
-        some = yield from send_claim(claim, projection=RESERVED_ITEM_FIELDS)
+        some = await send_claim(claim, projection=RESERVED_ITEM_FIELDS)
         items += some
         # The control document has little room for ids that are not ObjectIds.
         is_odd = any(type(item.id) is not ObjectId for item in some)
         if items and (is_odd or len(some) < 2 or len(found) < size or len(items) == n):
             return items
         size = min(MAX_COMMAND_ITEMS, n - len(items))
-        found = yield from read_ids(context, size, due=due)
+        found = await read_ids(context, size, due=due)
     if found is None or items or context.state.paused:
         return items
     # The first document has fields of odd types, written by another program; no batch can hold it.
-    item = yield from claim_one(context, lease)
+    item = await claim_one(context, lease)
     if item is None:
         return []
     # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
     update = {"$set": {**marks, "pushed": item.due}}
     filter = {"_id": item.id, "token": item.token}
-    return [item] if (yield from Command("update_one", {"filter": filter, "update": update}, has_matched)) else []
+    return [item] if (await perform(Command("update_one", {"filter": filter, "update": update}, has_matched))) else []
 
 
-def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
+async def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> StreamClaim | None:
     """Return the claim that is not settled yet, if any, with a number after the caller's (``update``)."""
     claim = run.claim
     if claim is None or claim.ids is None:
         return None
     if claim.number <= after:
         claim = replace(claim, number=after + 1)
-        yield from write_under_lease(broker, run, {"$set": {"claim.number": claim.number, "number": claim.number}})
+        await write_under_lease(broker, run, {"$set": {"claim.number": claim.number, "number": claim.number}})
         run.claim, run.number = claim, claim.number
     return claim
 
 
-def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int]:
+async def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> int:
     """Commit the items that the claim of this number still holds (``delete`` or ``update`` of many); return how many.
 
     Items that were moved, committed or lost since stay as they are. Does nothing when the claim of this number is gone.
@@ -239,37 +240,35 @@ def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flo
     claim = run.claim
     if claim is None or claim.ids is None or claim.number != number:
         return 0
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     total = 0
     for chunk in cut_ids(claim.ids):
         settled = ITEMS_PER_TRANSACTION if claim.in_order else 0
         while settled == ITEMS_PER_TRANSACTION:
             settle = partial(_settle_in_order, context, claim, chunk)
-            settled, promoted = yield from run_atomic(context.broker, settle)
+            settled, promoted = await run_atomic(context.broker, settle)
             record_promoted(context.broker, promoted)
             total += settled
         for command in _commits(context, claim, chunk):
-            total += yield from retry_until_reply(command)
+            total += await retry_until_reply(command)
     context.count("commit", total)
-    yield from write_under_lease(context.broker, run, {"$unset": {"claim": ""}})
+    await write_under_lease(context.broker, run, {"$unset": {"claim": ""}})
     run.claim = None
     return total
 
 
-def _settle_in_order(
+async def _settle_in_order(
     context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]
-) -> Flow[tuple[int, list[Promoted]]]:
+) -> tuple[int, list[Promoted]]:
     """Commit some held items that have places in sequences, and let the next ones follow, inside a transaction."""
     fence = {"_id": {"$in": list(ids)}, "token": claim.token, "place": HAS_PLACE}
-    documents = yield from find_few(
-        context.broker, fence, [("_id", 1)], ITEMS_PER_TRANSACTION, projection={"sequence": 1}
-    )
+    documents = await find_few(context.broker, fence, [("_id", 1)], ITEMS_PER_TRANSACTION, projection={"sequence": 1})
     number = 0
     for command in _commits(context, claim, [document["_id"] for document in documents], gives_up_place=True):
-        number += yield from command
+        number += await perform(command)
     sequences = [document.get("sequence") for document in documents]
     left = Counter(sequence for sequence in sequences if isinstance(sequence, str))  # another program may write any
-    return number, (yield from leave(context.broker, context.name, left))
+    return number, (await leave(context.broker, context.name, left))
 
 
 def _commits(
@@ -297,27 +296,27 @@ def _commits(
         yield replace(delete_many(fence), resolved=True)
 
 
-def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
+async def release_consumer(broker: BrokerContext, consumer: Any) -> int:
     """Give back all items that a consumer holds, end its run, and return how many items that were.
 
     A crash in between leaves some: call it again. A run that begins meanwhile does not find them.
     """
     id = stream_id(consumer_name(consumer))
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     arguments = {"filter": {"_id": id}, "update": end_update(broker)}
-    document: Any = yield from Command("find_one_and_update", arguments)
+    document: Any = await perform(Command("find_one_and_update", arguments))
     if document is None or "claim" not in document:
         return 0
     claim = StreamClaim.of(document["claim"])
-    number = yield from _give_up(broker, document["queue"], claim)
+    number = await _give_up(broker, document["queue"], claim)
     broker.counters.add(document["queue"], "release", number)
     # A run that has begun meanwhile has a token, and its claim must stay.
     filter = {"_id": id, "token": {"$exists": False}, "claim.token": claim.token}
-    yield from Command("update_one", {"filter": filter, "update": {"$unset": {"claim": ""}}})
+    await perform(Command("update_one", {"filter": filter, "update": {"$unset": {"claim": ""}}}))
     return number
 
 
-def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]:
+async def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> int:
     """Return the unused items of a claim to the place of its first item, and count them (``update`` of many)."""
     # Without ids the claim is unfinished; its items are found by the end of their lease and the token.
     filters: list[dict[str, Any]] = [{"q": queue, "when": claim.until}]
@@ -326,7 +325,7 @@ def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]
     number = 0
     for filter in filters:
         command = update_many_command({**filter, "token": claim.token}, release_update(claim.due))
-        number += yield from retry_until_reply(command)
+        number += await retry_until_reply(command)
     broker.record_put(queue, claim.due, number=number, is_new=False)
     return number
 
@@ -344,17 +343,17 @@ class ClaimNotes:
     other_ids: tuple[Any, ...] = ()
 
 
-def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
+async def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> bool:
     """Write a note on the claim with this token (``update``), and return whether the consumer still has that claim."""
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     arguments = {"filter": _claim_filter(consumer, token), "update": {"$set": {"claim.note": text}}}
-    return (yield from retry_until_reply(Command("update_one", arguments, has_matched, resolved=True)))
+    return await retry_until_reply(Command("update_one", arguments, has_matched, resolved=True))
 
 
-def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
+async def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> ClaimNotes:
     """Read the notes of the claim with this token (``find``); empty when the consumer has another claim or none."""
-    yield from ensure_broker_ready(broker, write=False)
-    document = yield from find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
+    await ensure_broker_ready(broker, write=False)
+    document = await find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
     if document is None:
         return ClaimNotes()
     return ClaimNotes(document["claim"].get("note"), tuple(document["claim"].get("others", ())))

@@ -17,8 +17,9 @@ from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_unauthorized
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
-from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, Refused
+from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, Refused
 from mongoq.protocol.history.read import Counts, count_states, counts_of, find_queues
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
 logger = logging.getLogger("mongoq.stats")
@@ -64,7 +65,7 @@ class QueueStats:
     counts: Counts = field(default_factory=Counts)
 
 
-def flush(broker: BrokerContext) -> Flow[None]:
+async def flush(broker: BrokerContext) -> None:
     """Add this process's counts to the documents of the queues (one ``bulkWrite`` for 5,000 queues, upserts).
 
     Documents of queues that are empty by then expire 30 days later (two ``aggregate``). A crash before the flush loses
@@ -72,12 +73,12 @@ def flush(broker: BrokerContext) -> Flow[None]:
     """
     sums = broker.counters.take()
     try:
-        yield from mark_used(broker, _newly_used(broker, sums))
+        await mark_used(broker, _newly_used(broker, sums))
         names = list(sums)
         for start in range(0, len(names), MAX_COUNTER_STATEMENTS):
             chunk = {name: sums[name] for name in names[start : start + MAX_COUNTER_STATEMENTS]}
-            emptied = yield from _find_empty(broker, chunk)
-            for name in (yield from _add(broker, chunk, emptied)):
+            emptied = await _find_empty(broker, chunk)
+            for name in await _add(broker, chunk, emptied):
                 del sums[name]
     finally:
         # Counts that were not written yet: the next flush adds them.
@@ -97,7 +98,7 @@ def _newly_used(broker: BrokerContext, sums: Mapping[str, Any]) -> list[str]:
     return [name for name, state in states.items() if not state.told_used or now >= state.used_until]
 
 
-def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Flow[set[str]]:
+async def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> set[str]:
     """Return the queues that are empty now, of the queues that items have left.
 
     The check takes at most a hundredth of the time. After a queue was drained, the index is full of deleted entries,
@@ -107,13 +108,13 @@ def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) ->
     began = time.monotonic()
     if not names or began < broker.look_at:
         return set()
-    non_empty = yield from find_queues({"$in": names})
+    non_empty = await find_queues({"$in": names})
     ended = time.monotonic()
     broker.look_at = ended + (ended - began) * 100
     return set(names) - non_empty
 
 
-def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> Flow[list[str]]:
+async def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> list[str]:
     """Add to the counters, and return the queues that are finished; refused ones are finished too."""
     names, expires = list(sums), broker.clock.now() + IDLE_QUEUE_HORIZON
     statements = []
@@ -121,7 +122,7 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
         update = {"$inc": dict(sums[name]), **date}
         statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
-    refused = yield from _send(broker, statements)
+    refused = await _send(broker, statements)
     for place, error in refused.items():
         # Two processes inserted the document at the same time; the next flush finds it and adds to it.
         if not isinstance(error, Duplicate):
@@ -131,40 +132,40 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
     return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
 
 
-def _send(broker: BrokerContext, statements: list[tuple[str, dict[str, Any]]]) -> Flow[Mapping[int, Exception]]:
+async def _send(broker: BrokerContext, statements: list[tuple[str, dict[str, Any]]]) -> Mapping[int, Exception]:
     """Send the statements, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
     refused: dict[int, Exception] = {}
     if broker.serverless:
         for place, (_, arguments) in enumerate(statements):
             try:
-                yield from Command("update_one", arguments)
+                await perform(Command("update_one", arguments))
             except Refused as error:
                 refused[place] = error
     elif statements:
         try:
-            yield from Command("bulk_write", {"requests": statements, "ordered": False})
+            await perform(Command("bulk_write", {"requests": statements, "ordered": False}))
         except PartlyRefused as partly:
             return partly.refusals
     return refused
 
 
-def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
+async def stats(broker: BrokerContext) -> dict[str, QueueStats]:
     """Read the counters of all queues (``find``) and count their live items (``aggregate``)."""
     if broker.stats is not None and time.monotonic() - broker.stats[0] < STATS_CACHE_SECONDS:
         return dict(broker.stats[1])
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     unwritten: Mapping[str, Mapping[str, int]] = {}
     try:
-        yield from flush(broker)
+        await flush(broker)
     except Exception as error:
         if not is_unauthorized(error):
             raise
         # The counts of a user without write access are only shown.
         unwritten = broker.counters.take()
         broker.counters.restore(unwritten)
-    documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
+    documents = await find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
     counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
-    depths = yield from _depths(broker)
+    depths = await _depths(broker)
     answer = {}
     for name in sorted(counted.keys() | depths.keys() | unwritten.keys()):
         numbers = Counter(events_in(counted.get(name, {}))) + Counter(unwritten.get(name, {}))
@@ -178,7 +179,7 @@ def events_in(document: Mapping[str, Any]) -> dict[str, int]:
     return {event: number for event in EVENTS if isinstance(number := document.get(event), int)}
 
 
-def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
+async def _depths(broker: BrokerContext) -> dict[str, Counts]:
     """Count the live items of all queues by state, from the claim index, which holds no processed items."""
     now = broker.clock.now()
     every = {"q": {"$gte": ""}}
@@ -187,7 +188,7 @@ def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
     # All groups in one reply, as far as 16 MB go.
     if not broker.serverless:
         command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}
-    groups: Any = yield from command
+    groups: Any = await perform(command)
     depths: dict[str, list[Any]] = {}
     for group in groups:
         # Other programs may have written anything.

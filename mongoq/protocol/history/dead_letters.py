@@ -29,7 +29,7 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
+from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import died_in, refuse_mistake
 from mongoq.protocol.history.query import (
     BoundedCount,
@@ -43,6 +43,7 @@ from mongoq.protocol.history.query import (
 )
 from mongoq.protocol.history.read import NOT_RESERVED, Selection
 from mongoq.protocol.history.replay import hop_destination
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol.sequence.enter import enter
 from mongoq.protocol.sequence.hold import find_held_from, release, take_back
@@ -62,7 +63,7 @@ KEY_TAKEN = "a live item has its key; settle that one first, or give to="
 """Reason for refusing a letter with the key of a live item."""
 
 
-def revive(
+async def revive(
     context: QueueContext[Any],
     letters: Query,
     *,
@@ -70,7 +71,7 @@ def revive(
     hop: str | None,
     limit: int | None,
     progress: Callable[[Replayed], object] | None = None,
-) -> Flow[Replayed]:
+) -> Replayed:
     """Hand back the selected dead letters that no caller holds, in the order of claims, page by page.
 
     ``progress`` is called with the result so far after each page. With a ``hop`` each goes to that queue, with the
@@ -81,15 +82,15 @@ def revive(
     if target == context.name:
         raise ArgumentInvalid("to" if hop is None else "hop", f"{target!r} is the dead queue itself")
     room = math.inf if limit is None else count(limit, "limit")
-    yield from ensure_ready(context, fresh=False)
+    await ensure_ready(context, fresh=False)
     result, met = Replayed(), set[str]()
     rest: Query | None = letters if letters.ids != () else None
     while rest is not None and room > result.pushed:
         size = int(min(LETTERS_PER_PAGE, room - result.pushed))
         if rest.ids is None:
-            page, rest = yield from documents_page(context, replace(rest, page=size))
+            page, rest = await documents_page(context, replace(rest, page=size))
         else:
-            page = yield from find_named(context, replace(rest, ids=rest.ids[:size]))
+            page = await find_named(context, replace(rest, ids=rest.ids[:size]))
             there = {letter["_id"] for letter in page}
             result += Replayed(missing=tuple(id for id in rest.ids[:size] if id not in there))
             rest = replace(rest, ids=rest.ids[size:]) if len(rest.ids) > size else None
@@ -98,11 +99,11 @@ def revive(
         page = [letter for letter in page if repr(letter["_id"]) not in met]
         met.update(repr(letter["_id"]) for letter in page)
         if page:
-            result += yield from _hand_back(context, page, target, by_hop=hop is not None)
+            result += await _hand_back(context, page, target, by_hop=hop is not None)
             if progress is not None:
                 progress(result)
     if not result.found and letters.ids != ():
-        yield from refuse_mistake(context, letters=True)
+        await refuse_mistake(context, letters=True)
     return result
 
 
@@ -148,14 +149,14 @@ def failure_filter(*, stage: str | None, reason: str | None, error: str | None) 
     return {field: str(value) for field, value, _, _ in given if value is not None}
 
 
-def read_letters(
+async def read_letters(
     context: QueueContext[Any], chosen: Query, *, limit: int, progress: Progress | None = None
-) -> Flow[list[Item[Any]]]:
+) -> list[Item[Any]]:
     """Read the first ``limit`` selected letters, reserved ones included, in the order of claims.
 
     Letters of a filter are searched slice by slice; ``progress`` is called after each of them.
     """
-    documents = yield from search(context, chosen, limit=limit, progress=progress)
+    documents = await search(context, chosen, limit=limit, progress=progress)
     return context.items(documents, context.broker.clock.now())[:limit]
 
 
@@ -182,16 +183,16 @@ class FailureGroup:
     message: str | None = None
 
 
-def group_letters(
+async def group_letters(
     context: QueueContext[Any], chosen: Query, *, limit: int, groups: int
-) -> Flow[tuple[list[FailureGroup], bool]]:
+) -> tuple[list[FailureGroup], bool]:
     """Group the selected letters by reason and type of error, among the first ``limit`` letters (``aggregate``).
 
     Returns the largest groups, ``groups`` of them at most, and whether there are letters behind the limit.
     """
-    yield from ensure_broker_ready(context.broker, write=False)
+    await ensure_broker_ready(context.broker, write=False)
     whole = replace(chosen, where={}).filter(context.name)
-    examined: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
+    examined: int = await perform(Command("count_documents", {"filter": whole, "limit": limit + 1}))
     pipeline: list[Mapping[str, Any]] = [
         {"$match": whole},
         {"$sort": dict(CLAIM_ORDER)},
@@ -211,7 +212,7 @@ def group_letters(
         {"$limit": groups},
     ]
     try:
-        found: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+        found: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
     except Exception as error:
         refuse_filter(chosen.where, error)
         raise
@@ -236,38 +237,38 @@ class ReleasedSequence:
     first: Any
 
 
-def find_releases(context: QueueContext[Any], chosen: Query) -> Flow[tuple[list[ReleasedSequence], int]]:
+async def find_releases(context: QueueContext[Any], chosen: Query) -> tuple[list[ReleasedSequence], int]:
     """Find sequences that go on without the selected letters, and return how many more may do so.
 
     They are among the first 1,000 held sequences (two ``find``, and two commands for each of the first
     ``MAX_RELEASES``). A sequence that another letter holds as well does not go on.
     """
     broker = context.broker
-    yield from ensure_broker_ready(broker, write=False)
-    controls = yield from find_held_from(broker, context.name, "")
+    await ensure_broker_ready(broker, write=False)
+    controls = await find_held_from(broker, context.name, "")
     entries = {control["_id"]: held_entries(control) for control in controls}
     holding = [entry["id"] for held in entries.values() for entry in held]
     if not holding:
         return [], 0
     filter = {"$and": [chosen.filter(context.name), {"_id": {"$in": holding}}]}
-    documents = yield from find_few(broker, filter, [("_id", 1)], len(holding), projection={"_id": 1})
+    documents = await find_few(broker, filter, [("_id", 1)], len(holding), projection={"_id": 1})
     leaving = {id_key(document["_id"]) for document in documents}
     ended = [each for each in controls if all(id_key(entry["id"]) in leaving for entry in entries[each["_id"]])]
     releases = []
     for control in ended[:MAX_RELEASES]:
         waiting = {**blocked_filter(control["queue"]), "sequence": control["sequence"]}
-        first = yield from find_few(broker, waiting, SEQUENCE_ORDER, 1, projection={"_id": 1})
+        first = await find_few(broker, waiting, SEQUENCE_ORDER, 1, projection={"_id": 1})
         if first:
             limit = MAX_WAITING + 1
-            number: int = yield from Command("count_documents", {"filter": waiting, "limit": limit})
+            number: int = await perform(Command("count_documents", {"filter": waiting, "limit": limit}))
             items = BoundedCount(number, exact=number < limit)
             releases.append(ReleasedSequence(control["queue"], control["sequence"], items, first[0]["_id"]))
     return releases, max(0, len(ended) - MAX_RELEASES)
 
 
-def _hand_back(
+async def _hand_back(
     context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
-) -> Flow[Replayed]:
+) -> Replayed:
     """Hand back one page, and count the results.
 
     Letters that had sequences go in a transaction for each queue, to their places or to the ends; others in a bulk.
@@ -285,17 +286,17 @@ def _hand_back(
     moved = 0
     for (queue, is_ordered), letters in homes.items():
         if is_ordered:
-            moved += yield from _move_in_order(context, queue, letters)
+            moved += await _move_in_order(context, queue, letters)
         else:
-            moved += yield from _move(context, queue, letters, refusals)
+            moved += await _move(context, queue, letters, refusals)
     context.count("move", moved)
     skipped = len(documents) - moved - len(refusals)
     return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
 
 
-def _move(
+async def _move(
     context: QueueContext[Any], queue: str, letters: Sequence[Leaving], refusals: list[tuple[ObjectId, str]]
-) -> Flow[int]:
+) -> int:
     """Move letters in a bulk, again after a lost reply: letters that have gone no longer match. Return how many went.
 
     A letter with a key may find the key taken: it gets a statement of its own, as does one with another payload.
@@ -310,9 +311,9 @@ def _move(
     if alike:
         statements.append(("UpdateMany", _update(context, {"_id": {"$in": alike}}, {"q": queue}, now, when)))
 
-    def send() -> Flow[int]:
+    async def send() -> int:
         try:
-            return (yield from Command("bulk_write", {"requests": statements, "ordered": False}, number_matched))
+            return await perform(Command("bulk_write", {"requests": statements, "ordered": False}, number_matched))
         except PartlyRefused as refused:
             for place, error in refused.refusals.items():
                 if not isinstance(error, Duplicate):
@@ -321,25 +322,25 @@ def _move(
             return refused.total
 
     if context.broker.serverless:
-        moved = yield from send_statements(context.broker, statements)
+        moved = await send_statements(context.broker, statements)
     else:
-        moved, was_lost = yield from retry_and_report(send)
+        moved, was_lost = await retry_and_report(send)
         if was_lost:
             # The reply does not count letters that an earlier command moved, so the total is counted by what is left.
             left = {"_id": {"$in": [letter["_id"] for letter, _ in letters]}, "q": context.name}
-            number: int = yield from Command("count_documents", {"filter": left})
+            number: int = await perform(Command("count_documents", {"filter": left}))
             moved = len(letters) - number
     context.broker.record_put(queue, when, *(letter.get("priority") for letter, _ in letters), number=moved)
     return moved
 
 
-def _move_in_order(context: QueueContext[Any], queue: str, letters: Sequence[Leaving]) -> Flow[int]:
+async def _move_in_order(context: QueueContext[Any], queue: str, letters: Sequence[Leaving]) -> int:
     """Move letters that had sequences, in a transaction: to their places, or to the ends."""
-    yield from ensure_possible(context.broker)
+    await ensure_possible(context.broker)
     home = QueueContext(context.broker, queue_options(queue), context.broker.untyped)
-    yield from ensure_ready(home)
-    yield from mark_ordered(home, joined=False)
-    entered, promoted = yield from run_atomic(context.broker, partial(_enter_again, context, home, letters))
+    await ensure_ready(home)
+    await mark_ordered(home, joined=False)
+    entered, promoted = await run_atomic(context.broker, partial(_enter_again, context, home, letters))
     context.broker.counters.add(queue, "put", len(entered))
     for update in entered:
         if "when" in update:
@@ -348,9 +349,9 @@ def _move_in_order(context: QueueContext[Any], queue: str, letters: Sequence[Lea
     return len(entered)
 
 
-def _enter_again(
+async def _enter_again(
     context: QueueContext[Any], home: QueueContext[Any], letters: Sequence[Leaving]
-) -> Flow[tuple[list[dict[str, Any]], list[Promoted]]]:
+) -> tuple[list[dict[str, Any]], list[Promoted]]:
     """Move the letters that no caller holds to the ends of their sequences, inside a transaction.
 
     A letter that holds its sequence goes back to its place in it, or lets the next item follow if it goes elsewhere.
@@ -361,12 +362,12 @@ def _enter_again(
     }
     ids = [letter["_id"] for letter, _ in letters]
     free = _free(context, {"_id": {"$in": ids}}, now)
-    documents = yield from find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
+    documents = await find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
     here = {id_key(document["_id"]) for document in documents}
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
-    places, freed = yield from take_back(context.broker, home.name, leaving)
+    places, freed = await take_back(context.broker, home.name, leaving)
     new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
-    entries = yield from enter(home, Counter(new))
+    entries = await enter(home, Counter(new))
     entered, statements = [], []
     for letter in leaving:
         arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
@@ -380,12 +381,12 @@ def _enter_again(
             unset["when"] = ""
         statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
         entered.append(changes)
-    yield from send_statements(context.broker, statements)
+    await send_statements(context.broker, statements)
     # A letter may have had a place in a sequence of the dead queue itself.
     left = Counter(letter["sequence"] for letter in leaving if "place" in letter)
-    promoted = yield from leave(context.broker, context.name, left)
+    promoted = await leave(context.broker, context.name, left)
     targets = (held_target(letter) for letter in leaving if id_key(letter["_id"]) not in places)
-    followed = yield from release(context.broker, (target for target in targets if target is not None))
+    followed = await release(context.broker, (target for target in targets if target is not None))
     return entered, [*freed, *promoted, *followed, *(item for entry in entries.values() for item in entry.promoted)]
 
 

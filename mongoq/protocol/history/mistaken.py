@@ -25,7 +25,6 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import aggregate_all, find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.counters import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import find_queues, in_state, queues
@@ -53,29 +52,29 @@ QUEUES_TOGETHER = 100
 """Queues that one ``aggregate`` reads."""
 
 
-def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
+async def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> None:
     """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and ``aggregate``).
 
     ``letters`` is true for a replay of dead letters, and false for one of a history. A queue that no caller has used
     yet is no mistake by itself: only a name that is very similar to one in use counts as misspelt.
     """
     broker, name = context.broker, context.name
-    dead = yield from _dead_queues(broker)
+    dead = await _dead_queues(broker)
     if letters:
-        yield from _refuse_other_dead_queue(broker, name, dead)
-    elif name.endswith(DEAD_SUFFIX) or name in dead.values() or (yield from find_letter_queues(broker, [name])):
-        yield from _refuse_copying_letters(broker, name)
-    names = yield from _find_known_queues(broker, dead)
+        await _refuse_other_dead_queue(broker, name, dead)
+    elif name.endswith(DEAD_SUFFIX) or name in dead.values() or (await find_letter_queues(broker, [name])):
+        await _refuse_copying_letters(broker, name)
+    names = await _find_known_queues(broker, dead)
     if not names & {name, _other(name)}:
         near = _nearest(name, names)
         if near:
             raise QueueUnknown(name, near, broker.namespace)
 
 
-def explain_no_history(context: QueueContext[Any]) -> Flow[str | None]:
+async def explain_no_history(context: QueueContext[Any]) -> str | None:
     """Return how to have a queue keep its processed items (``find``); ``None`` if it does."""
-    yield from ensure_broker_ready(context.broker, write=False)
-    control = yield from find_one(context.broker, {"_id": CONTROL_PREFIX + context.name}, {"settings": 1})
+    await ensure_broker_ready(context.broker, write=False)
+    control = await find_one(context.broker, {"_id": CONTROL_PREFIX + context.name}, {"settings": 1})
     try:
         stored = from_stored(context.name, (control or {}).get("settings", {}))
     except ArgumentInvalid:  # the next call that needs the settings says so
@@ -86,22 +85,22 @@ def explain_no_history(context: QueueContext[Any]) -> Flow[str | None]:
     return NO_HISTORY.format(context.name, shlex.quote(context.name))
 
 
-def log_no_history(context: QueueContext[Any]) -> Flow[None]:
+async def log_no_history(context: QueueContext[Any]) -> None:
     """Log why nothing was found, if the queue keeps no history (``find``)."""
-    text = yield from explain_no_history(context)
+    text = await explain_no_history(context)
     if text is not None:
         logger.info("%s", text, extra={"mongoq_queue": context.name})
 
 
-def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
+async def refuse_unknown(broker: BrokerContext, name: str) -> None:
     """Raise ``QueueUnknown`` for a queue that holds no item and that no control document names.
 
     One to three ``find`` for a queue that is known; otherwise also what the names of all queues take. The dead queue of
     a known queue is known, and the queue of a known dead queue as well.
     """
-    if (yield from is_known(broker, name)):
+    if await is_known(broker, name):
         return
-    names = yield from _find_known_queues(broker, (yield from _dead_queues(broker)))
+    names = await _find_known_queues(broker, (await _dead_queues(broker)))
     # All items of a queue may be dead letters.
     names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
     if not names & {name, _other(name)}:
@@ -112,12 +111,12 @@ def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
         raise QueueUnknown(name, near, broker.namespace)
 
 
-def is_known(broker: BrokerContext, name: str) -> Flow[bool]:
+async def is_known(broker: BrokerContext, name: str) -> bool:
     """Return whether a queue holds an item, live or processed, has a control document, or is bound.
 
     One to four ``find``.
     """
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     used = (
         in_state(name, None, BEGINNING),
         # Remembered ids count too, and a filter for history would pass over each of them.
@@ -125,36 +124,36 @@ def is_known(broker: BrokerContext, name: str) -> Flow[bool]:
         {"_id": {"$in": [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]}},
     )
     for filter in used:
-        if (yield from find_one(broker, filter, {"_id": 1})) is not None:
+        if (await find_one(broker, filter, {"_id": 1})) is not None:
             return True
-    bound = yield from read_topics(broker)
+    bound = await read_topics(broker)
     return name in bound or any(name in queues for queues in bound.values())
 
 
-def find_owner(broker: BrokerContext, name: str) -> Flow[str | None]:
+async def find_owner(broker: BrokerContext, name: str) -> str | None:
     """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
-    dead = yield from _dead_queues(broker)
+    dead = await _dead_queues(broker)
     return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
 
 
-def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:
+async def _refuse_copying_letters(broker: BrokerContext, name: str) -> None:
     """Refuse a replay of the history of a dead queue that has no history, but holds letters."""
-    if (yield from _holds(broker, name, None)) and not (yield from _holds(broker, name, "processed")):
+    if (await _holds(broker, name, None)) and not (await _holds(broker, name, "processed")):
         problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
         raise ArgumentInvalid("replay", f"{problem}; send the letters back with {_call(name)}")
 
 
-def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, str]) -> Flow[None]:
+async def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, str]) -> None:
     """Refuse a replay of dead letters from a queue that holds none, while another queue holds them."""
-    if (yield from _holds(broker, name, None)):
+    if await _holds(broker, name, None):
         return
     owner = name.removesuffix(DEAD_SUFFIX)
     if name.endswith(DEAD_SUFFIX):
         there = dead.get(owner, name)
     else:
         there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
-    holds = there != name and (yield from _holds(broker, there, None))
-    if found := [there] if holds else (yield from find_letters_of(broker, owner)):
+    holds = there != name and (await _holds(broker, there, None))
+    if found := [there] if holds else (await find_letters_of(broker, owner)):
         problem = f"{name!r} holds no dead letters: those of {owner!r} are in {found[0]!r}"
         raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({found[0]!r}).replay()")
 
@@ -165,28 +164,26 @@ def _call(name: str) -> str:
     return by_name if owner == name else f"broker.queue({owner!r}).dead.replay(), or {by_name}"
 
 
-def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
-    return (yield from find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
+async def _holds(broker: BrokerContext, queue: str, state: Any) -> bool:
+    return (await find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
 
 
-def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
+async def _dead_queues(broker: BrokerContext) -> dict[str, str]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
     filter = {**prefix_filter(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
-    documents = yield from find_few(
-        broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1}
-    )
+    documents = await find_few(broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1})
     return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in documents}
 
 
-def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
+async def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> set[str]:
     """Return the names of all queues that hold an item, or that a control document names."""
-    names = set((yield from queues(broker))) | dead.keys() | set(dead.values())
+    names = set((await queues(broker))) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
-        documents = yield from find_few(
+        documents = await find_few(
             broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1}
         )
         names |= {document["_id"].removeprefix(prefix) for document in documents}
-    bound = yield from read_topics(broker)
+    bound = await read_topics(broker)
     return names.union(bound, *bound.values())
 
 
@@ -238,12 +235,12 @@ def _likeness(name: str, other: str) -> float:
     return matcher.ratio() if matcher.quick_ratio() >= MIN_SIMILARITY else 0.0
 
 
-def find_letter_queues(broker: BrokerContext, names: Iterable[str]) -> Flow[list[str]]:
+async def find_letter_queues(broker: BrokerContext, names: Iterable[str]) -> list[str]:
     """Return those of the queues that hold dead letters (an ``aggregate`` of their first items for each 100 queues)."""
     fields = {"$project": {"q": 1, "when": 1, "origin": 1, COPY_MARK: 1}}
-    first: list[Document] = yield from _read_first(broker, names, 1, fields)
+    first: list[Document] = await _read_first(broker, names, 1, fields)
     samples: dict[str, list[Document]] = {item["q"]: [] for item in first if _has_died(item)}
-    for item in (yield from _read_first(broker, samples, SAMPLED, fields)):
+    for item in await _read_first(broker, samples, SAMPLED, fields):
         samples[item["q"]].append(item)
     return [name for name, items in samples.items() if _are_letters(items)]
 
@@ -253,21 +250,21 @@ def died_in(name: str) -> dict[str, Any]:
     return {"$or": [{field: name} for field in ("origin.queue", "origin.stage", "joined.inputs.queue")]}
 
 
-def find_letters_of(broker: BrokerContext, name: str) -> Flow[list[str]]:
+async def find_letters_of(broker: BrokerContext, name: str) -> list[str]:
     """Return the sorted names of the queues with letters that died in this queue or stage."""
-    letters = yield from find_letter_queues(broker, (yield from find_queues({"$gte": ""})))
+    letters = await find_letter_queues(broker, (await find_queues({"$gte": ""})))
     stages = {"$match": died_in(name)}, {"$limit": 1}, {"$project": {"q": 1}}
-    first = yield from _read_first(broker, letters, MAX_SEARCHED, *stages)
+    first = await _read_first(broker, letters, MAX_SEARCHED, *stages)
     return sorted(document["q"] for document in first)
 
 
-def count_letters_by_queue(
+async def count_letters_by_queue(
     broker: BrokerContext, names: Sequence[str], limit: int
-) -> Flow[dict[Any, dict[str, BoundedCount]]]:
+) -> dict[Any, dict[str, BoundedCount]]:
     """Count the letters of queues by the queue that they died in, among the first ``limit`` letters of each."""
     group = {"$group": {"_id": {"q": "$q", "died": "$origin.queue"}, "n": {"$sum": 1}}}
     counts: dict[Any, dict[str, BoundedCount]] = {}
-    groups = yield from _read_first(broker, names, limit + 1, group)
+    groups = await _read_first(broker, names, limit + 1, group)
     totals: Counter[str] = Counter()
     for each in groups:
         totals[each["_id"]["q"]] += each["n"]
@@ -277,13 +274,13 @@ def count_letters_by_queue(
     return counts
 
 
-def _read_first(broker: BrokerContext, names: Iterable[str], limit: int, *stages: Mapping[str, Any]) -> Flow[list[Any]]:
+async def _read_first(broker: BrokerContext, names: Iterable[str], limit: int, *stages: Mapping[str, Any]) -> list[Any]:
     """Run these stages on the first live items of each queue, in the order of claims."""
     rest: list[Mapping[str, Any]] = [{"$sort": dict(CLAIM_ORDER)}, {"$limit": limit}, *stages]
     parts = [[{"$match": in_state(name, None, BEGINNING)}, *rest] for name in names]
     rows: list[Any] = []
     for start in range(0, len(parts), QUEUES_TOGETHER):
-        rows += yield from aggregate_all(broker, parts[start : start + QUEUES_TOGETHER])
+        rows += await aggregate_all(broker, parts[start : start + QUEUES_TOGETHER])
     return rows
 
 

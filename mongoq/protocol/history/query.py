@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from types import NoneType
 from typing import Any, TypeVar
 from uuid import UUID
@@ -32,8 +31,9 @@ from mongoq.model.operators import where_filter
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, find_command, find_few, find_undecoded, read_stored_batch
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Command, Flow, Unreadable, delete_many, own_error
+from mongoq.protocol.flow import Command, Unreadable, delete_many, own_error
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.delete import delete_in_order
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -344,21 +344,21 @@ class BoundedCount:
         return BoundedCount(self.number + other.number, self.exact and other.exact)
 
 
-def history_page(context: QueueContext[M], query: Query) -> Flow[tuple[list[Item[M]], Query | None]]:
+async def history_page(context: QueueContext[M], query: Query) -> tuple[list[Item[M]], Query | None]:
     """Read the items of one page, and return the query of the rest (``find``, majority read concern)."""
-    documents, rest = yield from documents_page(context, query)
+    documents, rest = await documents_page(context, query)
     return context.items(documents, context.broker.clock.now()), rest
 
 
-def documents_page(
+async def documents_page(
     context: QueueContext[Any], query: Query, *, fields: Mapping[str, int] | None = None
-) -> Flow[tuple[list[Any], Query | None]]:
+) -> tuple[list[Any], Query | None]:
     """Read the documents of one page, at most one reply of the server, and return the query of the rest.
 
     With ``fields`` only these are read, and with a server documents stay undecoded bytes.
     """
     broker = context.broker
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     query = replace(query, started=query.started or broker.clock.now())
     find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
     if fields is not None:
@@ -367,39 +367,39 @@ def documents_page(
         find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
     try:
         if query.hint is None or broker.serverless:
-            documents, id = yield from _read_reply(broker, find, as_stored=fields is not None)
+            documents, id = await _read_reply(broker, find, as_stored=fields is not None)
         else:
             try:
                 hinted = {**find, "hint": query.hint}
-                documents, id = yield from _read_reply(broker, hinted, as_stored=fields is not None)
+                documents, id = await _read_reply(broker, hinted, as_stored=fields is not None)
             except Exception as error:
                 if not lacks_index(error):
                     raise
                 # A collection without the index holds few items.
-                documents, id = yield from _read_reply(broker, find, as_stored=fields is not None)
+                documents, id = await _read_reply(broker, find, as_stored=fields is not None)
     except Exception as error:
         refuse_filter(query.where, error)
         raise
     if id:
         # A page of large items takes no more memory than one reply (16 MB).
-        yield from close_cursor(broker, id)
+        await close_cursor(broker, id)
     if not id and len(documents) < query.page:
         return documents, None
     return documents, replace(query, after=open_document(broker, documents[-1]))
 
 
-def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> Flow[tuple[list[Any], int]]:
+async def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> tuple[list[Any], int]:
     """Return the documents of the server's first reply, and the id of the cursor for the others, 0 for none."""
     if broker.serverless:
         arguments = {**find, "sort": list(find["sort"].items())}
-        documents: list[Any] = yield from Command("find", arguments, target="history")
+        documents: list[Any] = await perform(Command("find", arguments, target="history"))
         return documents, 0
     command = find_command(broker, find, as_stored=as_stored)
     try:
-        cursor = yield from retry_once(command)
+        cursor = await retry_once(command)
         return read_stored_batch(cursor) if as_stored else (cursor["firstBatch"], cursor["id"])
     except Unreadable:
-        cursor = yield from find_undecoded(broker, command)
+        cursor = await find_undecoded(broker, command)
         return cursor["firstBatch"], cursor["id"]
 
 
@@ -435,9 +435,9 @@ def refusal(error: Exception) -> str:
     return str(details["errmsg"] if isinstance(details, Mapping) and "errmsg" in details else error)
 
 
-def read_slice(
+async def read_slice(
     context: QueueContext[Any], query: Query, *, examine: int = SLICE
-) -> Flow[tuple[list[Document], Query | None, int]]:
+) -> tuple[list[Document], Query | None, int]:
     """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
 
     Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
@@ -445,26 +445,26 @@ def read_slice(
     """
     part, behind = query, None
     if query.conditions(context.name):
-        part, behind = yield from _cut_slice(context, query, count(examine, "examine"))
-    documents, rest = yield from documents_page(context, part)
+        part, behind = await _cut_slice(context, query, count(examine, "examine"))
+    documents, rest = await documents_page(context, part)
     if rest is None:
         return documents, behind, examine
     return documents, replace(rest, last=query.last), len(documents)
 
 
-def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> Flow[tuple[Query, Query | None]]:
+async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[Query, Query | None]:
     """Return the next slice of a query, and the query of what is behind it.
 
     The end of the slice is read from the keys of the index alone (``find``). The slice is what lies before it, whatever
     comes or goes meanwhile: no item is met twice, and none that stays is passed over.
     """
     broker = context.broker
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     query = replace(query, started=query.started or broker.clock.now())
     options: dict[str, Any] = {"projection": query.key_fields, "hint": query.index.pattern, "target": "history"}
     keys = query.key_filter(context.name)
     try:
-        ends = yield from find_few(broker, keys, query.order, 2, skip=examine - 1, **options)
+        ends = await find_few(broker, keys, query.order, 2, skip=examine - 1, **options)
     except Exception as error:
         if lacks_index(error):
             problem = f"lacks the index {query.index.name}; run broker.ensure_indexes(), see 'mongoq doctor'"
@@ -490,35 +490,35 @@ class Search:
         self._page = query.page
         self._size = FIRST_SLICE
 
-    def read(self, room: float = math.inf) -> Flow[list[Document]]:
+    async def read(self, room: float = math.inf) -> list[Document]:
         """Read the next slice, ``room`` documents of it at most; it may be empty before the end."""
         if self.rest is None:
             return []
         page = int(min(self._page, room))
         rest = replace(self.rest, page=page)
-        documents, self.rest, examined = yield from read_slice(self._context, rest, examine=self._size)
+        documents, self.rest, examined = await read_slice(self._context, rest, examine=self._size)
         # A full page leaves most of a slice unread, and the end of each slice is read first.
         self._size = FIRST_SLICE if len(documents) >= page else min(SLICE, self._size * SLICE_GROWTH)
         self.examined += examined
         return documents
 
 
-def search(
+async def search(
     context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None
-) -> Flow[list[Document]]:
+) -> list[Document]:
     """Read the first ``limit`` matching documents of a query, slice by slice; undecodable ones come in addition.
 
     It reads to the end if there are fewer. ``progress`` is called after each slice.
     """
     found, missing = list[Document](), limit
     if query.ids is not None:
-        yield from ensure_broker_ready(context.broker, write=False)
+        await ensure_broker_ready(context.broker, write=False)
         for part in query.split(PAGE):
-            found += yield from find_named(context, part)
+            found += await find_named(context, part)
         return found
     pages = Search(context, replace(query, page=PAGE))
     while missing > 0 and pages.rest is not None:
-        documents = yield from pages.read(missing)
+        documents = await pages.read(missing)
         found += documents
         missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
         if progress is not None:
@@ -526,31 +526,31 @@ def search(
     return found
 
 
-def find_named(context: QueueContext[Any], query: Query) -> Flow[list[Document]]:
+async def find_named(context: QueueContext[Any], query: Query) -> list[Document]:
     """Find the items of a query by ids, in their order (``find`` by ``_id``)."""
     ids = query.ids or ()
-    return (yield from find_few(context.broker, query.filter(context.name), query.order, len(ids), lenient=True))
+    return await find_few(context.broker, query.filter(context.name), query.order, len(ids), lenient=True)
 
 
-def count_range(
+async def count_range(
     context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None
-) -> Flow[BoundedCount]:
+) -> BoundedCount:
     """Count the items of a query among the first ``limit`` items, slice by slice (``find`` and ``aggregate`` each).
 
     Without a filter, the server counts keys of the index (``aggregate``). ``progress`` is called after each slice.
     """
-    yield from ensure_broker_ready(context.broker, write=False)
+    await ensure_broker_ready(context.broker, write=False)
     if not query.conditions(context.name):
         whole = replace(query, started=context.broker.clock.now()).filter(context.name)
-        number: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
+        number: int = await perform(Command("count_documents", {"filter": whole, "limit": limit + 1}))
         return BoundedCount(number, exact=number <= limit)
     number, examined, rest = 0, 0, query
     while examined < limit:
         size = min(SLICE, limit - examined)
-        part, behind = yield from _cut_slice(context, rest, size)
+        part, behind = await _cut_slice(context, rest, size)
         hint = {} if context.broker.serverless else {"hint": part.index.pattern}
         try:
-            number += yield from Command("count_documents", {"filter": part.filter(context.name), **hint})
+            number += await perform(Command("count_documents", {"filter": part.filter(context.name), **hint}))
         except Exception as error:
             refuse_filter(part.where, error)
             raise
@@ -563,53 +563,58 @@ def count_range(
     return BoundedCount(number, exact=False)
 
 
-def count_free(
+async def count_free(
     context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None
-) -> Flow[BoundedCount]:
+) -> BoundedCount:
     """Count the live items of a query that no caller holds, as ``count_range`` does.
 
     These are all due items and all blocked ones, which need no look at the documents, and the later ones that are not
     reserved. Items that are named by ids are counted by these.
     """
-    yield from ensure_broker_ready(context.broker, write=False)
+    await ensure_broker_ready(context.broker, write=False)
     now, free = context.broker.clock.now(), BoundedCount()
     if query.ids is not None:
         for part in query.free(now).split(PAGE):
-            number: int = yield from Command("count_documents", {"filter": part.filter(context.name)})
+            number: int = await perform(Command("count_documents", {"filter": part.filter(context.name)}))
             free += BoundedCount(number)
         return free
     later = replace(query, since=now).narrow({"reserved": NOT_RESERVED})
     for part in (replace(query, until=now), later, replace(query, state="blocked")):
         left = max(1, limit - free.number)
-        free += yield from count_range(context, part, limit=left, progress=progress)
+        free += await count_range(context, part, limit=left, progress=progress)
         if not free.exact:
             break
     return free
 
 
-def delete(context: QueueContext[Any], query: Query, room: float = math.inf) -> Flow[int]:
+async def delete(context: QueueContext[Any], query: Query, room: float = math.inf) -> int:
     """Delete the items of a query, ``room`` of them at most, and return how many.
 
     Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in order and a
     ``delete`` of them for each 1,000 items. Items that others wait for go in transactions, in which the next ones
-    follow; blocked ones have none behind them that could.
+    follow.
     """
-    remove = delete_many if query.state == "blocked" else partial(delete_in_order, context)
+
+    async def remove(filter: dict[str, Any]) -> int:
+        if query.state == "blocked":  # nothing behind them could follow
+            return await perform(delete_many(filter))
+        return await delete_in_order(context, filter)
+
     deleted = 0
     for part in query.split(MAX_DELETED_ITEMS):
         if room == math.inf:
-            deleted += yield from remove(part.filter(context.name))
+            deleted += await remove(part.filter(context.name))
             continue
         rest = part
         while deleted < room:
             size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
             fields = {**query.key_fields, "_id": 1}
-            page = yield from find_few(context.broker, filter, query.order, size, projection=fields, hint=rest.hint)
+            page = await find_few(context.broker, filter, query.order, size, projection=fields, hint=rest.hint)
             if not page:
                 break
             # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
             named = part.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-            deleted += yield from remove(named.filter(context.name))
+            deleted += await remove(named.filter(context.name))
             # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
             rest = replace(rest, after=page[-1])
     return deleted

@@ -16,7 +16,8 @@ from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Command
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.delete import NOT_IN_ORDER, delete_placed
 from mongoq.protocol.sequence.hold import find_letters
 from mongoq.protocol.sequence.repair import find_heads
@@ -62,31 +63,31 @@ def in_state(queue: str, state: Any, now: datetime) -> dict[str, Any]:
     return {"q": queue, "when": due, "reserved": True if state in ("reserved", "expired") else NOT_RESERVED}
 
 
-def get(context: QueueContext[M], id: Id) -> Flow[Item[M] | None]:
+async def get(context: QueueContext[M], id: Id) -> Item[M] | None:
     """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
     filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
-    yield from ensure_broker_ready(context.broker, write=False)
-    document = yield from find_one(context.broker, filter, lenient=True)
+    await ensure_broker_ready(context.broker, write=False)
+    document = await find_one(context.broker, filter, lenient=True)
     return None if document is None else context.item(document, context.broker.clock.now())
 
 
-def trail(broker: BrokerContext, id: Id) -> Flow[tuple[Hop, ...] | None]:
+async def trail(broker: BrokerContext, id: Id) -> tuple[Hop, ...] | None:
     """Read the trail of an item in any queue (``find`` by ``_id``); ``None`` when the item does not exist."""
     filter = {"_id": object_id(id), "payload": {"$exists": True}}
-    yield from ensure_broker_ready(broker, write=False)
-    document = yield from find_one(broker, filter, {"trail": 1}, lenient=True)
+    await ensure_broker_ready(broker, write=False)
+    document = await find_one(broker, filter, {"trail": 1}, lenient=True)
     return None if document is None else trail_of(document.get("trail"))
 
 
-def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M]]]:
+async def peek(context: QueueContext[M], n: int, state: Selection) -> list[Item[M]]:
     """Read the first ``n`` items of a state in the order of claims (``find`` over the index)."""
     count(n, "n")
-    yield from ensure_broker_ready(context.broker, write=False)
+    await ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
     sort = {"processed": HISTORY_ORDER, "blocked": SEQUENCE_ORDER}.get(str(state), CLAIM_ORDER)
     filter, wanted = in_state(context.name, state, now), n
     while True:
-        documents = yield from find_few(context.broker, filter, sort, wanted, lenient=True)
+        documents = await find_few(context.broker, filter, sort, wanted, lenient=True)
         unreadable = sum(isinstance(document, UnreadableDocument) for document in documents)
         if len(documents) < wanted or len(documents) - unreadable >= n:
             return context.items(documents, now)[:n]
@@ -94,25 +95,26 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
         wanted = n + unreadable
 
 
-def size(context: QueueContext[Any], state: Selection) -> Flow[int]:
+async def size(context: QueueContext[Any], state: Selection) -> int:
     """Count the items in a state, in time proportional to the live items (``count``)."""
-    yield from ensure_broker_ready(context.broker, write=False)
+    await ensure_broker_ready(context.broker, write=False)
     filter = in_state(context.name, state, context.broker.clock.now())
-    return (yield from Command("count_documents", {"filter": filter}))
+    return await perform(Command("count_documents", {"filter": filter}))
 
 
-def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
+async def counts(context: QueueContext[Any], limit: int | None) -> Counts:
     """Count the live items by state in one ``aggregate`` that reads at most ``limit`` of them."""
     if limit is not None:
         count(limit, "limit")
     broker = context.broker
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     now = broker.clock.now()
     command = count_states(broker, in_state(context.name, None, now), blocked_filter(context.name), now, limit=limit)
-    counted = counts_of((yield from command))
+    groups: list[Any] = await perform(command)
+    counted = counts_of(groups)
     if not broker.serverless:
         return counted
-    blocked: int = yield from Command("count_documents", {"filter": blocked_filter(context.name)})
+    blocked: int = await perform(Command("count_documents", {"filter": blocked_filter(context.name)}))
     return replace(counted, blocked=blocked)
 
 
@@ -154,42 +156,42 @@ def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
     return Counts(**numbers)
 
 
-def blocked_by(context: QueueContext[M], id: Id) -> Flow[list[Item[M]]]:
+async def blocked_by(context: QueueContext[M], id: Id) -> list[Item[M]]:
     """Read the items that a blocked item waits for (four ``find``): letters that hold its sequence, and first items."""
     filter = {"_id": object_id(id), **blocked_filter(context.name)}
-    yield from ensure_broker_ready(context.broker, write=False)
-    document = yield from find_one(context.broker, filter, {"sequence": 1, "place": 1})
+    await ensure_broker_ready(context.broker, write=False)
+    document = await find_one(context.broker, filter, {"sequence": 1, "place": 1})
     if document is None:
         return []
-    control = yield from find_one(context.broker, {"_id": control_id(context.name, document["sequence"])})
+    control = await find_one(context.broker, {"_id": control_id(context.name, document["sequence"])})
     if control is None:
         return []
-    letters = yield from find_letters(context.broker, [control])
-    heads = yield from find_heads(context.broker, context.name, control["sequence"], control["open"])
+    letters = await find_letters(context.broker, [control])
+    heads = await find_heads(context.broker, context.name, control["sequence"], control["open"])
     documents = [*letters.get(control["_id"], ()), *heads]
     return context.items(documents, context.broker.clock.now())
 
 
-def remove(context: QueueContext[Any], id: Id) -> Flow[bool]:
+async def remove(context: QueueContext[Any], id: Id) -> bool:
     """Delete one item unless a caller holds it (``delete`` by ``_id``); its id is forgotten too.
 
     An item that others wait for goes in a transaction, in which the next one follows.
     """
     filter: dict[str, Any] = {"_id": object_id(id), "q": context.name}
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
     alone = {"filter": {**filter, **NOT_IN_ORDER}}
-    is_deleted: bool = yield from Command("delete_one", alone, lambda reply: bool(reply.deleted_count))
-    return is_deleted or (yield from delete_placed(context, filter)) > 0
+    is_deleted: bool = await perform(Command("delete_one", alone, lambda reply: bool(reply.deleted_count)))
+    return is_deleted or (await delete_placed(context, filter)) > 0
 
 
-def queues(broker: BrokerContext) -> Flow[list[str]]:
+async def queues(broker: BrokerContext) -> list[str]:
     """Return the names of queues that hold an item, live or in history."""
-    yield from ensure_broker_ready(broker, write=False)
-    return sorted((yield from find_queues({"$gte": ""})))
+    await ensure_broker_ready(broker, write=False)
+    return sorted((await find_queues({"$gte": ""})))
 
 
-def find_queues(names: Mapping[str, Any]) -> Flow[set[Any]]:
+async def find_queues(names: Mapping[str, Any]) -> set[Any]:
     """Find the queues with these names that hold an item, live or in history (three ``aggregate``).
 
     Each is a DISTINCT_SCAN. The ``distinct`` command would do as well, but it is not in the stable API. A queue whose
@@ -198,6 +200,6 @@ def find_queues(names: Mapping[str, Any]) -> Flow[set[Any]]:
     queue_names: set[Any] = set()
     for field, condition in (("when", {"$gte": BEGINNING}), ("processed", {"$gte": BEGINNING}), ("place", HAS_PLACE)):
         stages = [{"$match": {"q": names, field: condition}}, {"$group": {"_id": "$q"}}]
-        groups: Any = yield from Command("aggregate", {"pipeline": stages})
+        groups: Any = await perform(Command("aggregate", {"pipeline": stages}))
         queue_names |= {group["_id"] for group in groups}
     return queue_names

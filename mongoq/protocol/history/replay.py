@@ -35,9 +35,10 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Begin, Begun, Command, Flow, Wait, chunks, own_error
+from mongoq.protocol.flow import Begun, Command, chunks, own_error
 from mongoq.protocol.history.mistaken import log_no_history, refuse_mistake
 from mongoq.protocol.history.query import Query, documents_page, make_query, open_document
+from mongoq.protocol.perform import begin, perform, sleep
 from mongoq.protocol.settle.move import Destination, destination
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -65,7 +66,7 @@ Progress = Callable[[Replayed], object]
 """Function of the caller that receives the totals after each chunk."""
 
 
-def replay(
+async def replay(
     context: QueueContext[Any],
     *,
     to: str | QueueContext[Any] | None,
@@ -85,7 +86,7 @@ def replay(
     progress: Progress | None,
     dry_run: bool,
     page: int,
-) -> Flow[Replayed]:
+) -> Replayed:
     """Copy processed items, page by page and chunk by chunk; all arguments are checked before anything is sent."""
     task = Task(
         context,
@@ -110,18 +111,18 @@ def replay(
         query = replace(query, ids=_check_ids(ids, since=since, until=until, after=after, where=where))
     if dry_run:
         # It writes nothing, not even the options of a handle.
-        yield from ensure_broker_ready(context.broker, write=False)
+        await ensure_broker_ready(context.broker, write=False)
     else:
-        yield from ensure_ready(context, fresh=False)
+        await ensure_ready(context, fresh=False)
         if isinstance(to, QueueContext):
-            yield from ensure_ready(QueueContext(context.broker, to.options, to.codec), fresh=False)
+            await ensure_ready(QueueContext(context.broker, to.options, to.codec), fresh=False)
     source = _Source(task, query)
     if query.ids is not None:
-        yield from source.locate(query.ids)
-    result = yield from _copy_all(task, source, room, pace, progress or (lambda _: None))
+        await source.locate(query.ids)
+    result = await _copy_all(task, source, room, pace, progress or (lambda _: None))
     if not result.found and query.ids != ():
-        yield from refuse_mistake(context, letters=False)
-        yield from log_no_history(context)
+        await refuse_mistake(context, letters=False)
+        await log_no_history(context)
     return result
 
 
@@ -221,18 +222,18 @@ class _Source:
         self._rest: Query | None = query
         self._page = query.page
 
-    def locate(self, ids: Sequence[ObjectId]) -> Flow[None]:
+    async def locate(self, ids: Sequence[ObjectId]) -> None:
         """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
         documents: list[Document] = []
         for start in range(0, len(ids), IDS_PER_FIND):
-            documents += yield from self._find(ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
+            documents += await self._find(ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
         order = [document["_id"] for document in sorted(documents, key=_processing_order)]
         there = set(order)
         self.missing = tuple(id for id in ids if id not in there)
         assert self._rest is not None
         self._rest = replace(self._rest, ids=tuple(order)) if order else None
 
-    def read(self, room: float) -> Flow[list[Document | bytes]]:
+    async def read(self, room: float) -> list[Document | bytes]:
         """Read the next page, ``room`` documents of it at most; it is empty at the end."""
         documents: list[Document | bytes] = []
         size = int(min(self._page, room))
@@ -240,20 +241,20 @@ class _Source:
             query = self._rest
             if query.ids is None:
                 page = replace(query, page=size)
-                documents, self._rest = yield from documents_page(self._context, page, fields=self._projection)
+                documents, self._rest = await documents_page(self._context, page, fields=self._projection)
             else:
                 ids = query.ids[:size]
-                found = yield from self._find(ids, None)
+                found = await self._find(ids, None)
                 there = {document["_id"] for document in found}
                 self.missing += tuple(id for id in ids if id not in there)
                 self._rest = replace(query, ids=query.ids[size:]) if len(query.ids) > size else None
                 documents = list(found)
         return documents
 
-    def _find(self, ids: Sequence[ObjectId], fields: dict[str, int] | None) -> Flow[list[Document]]:
+    async def _find(self, ids: Sequence[ObjectId], fields: dict[str, int] | None) -> list[Document]:
         """Find items of the history by their ids, with no other indexed field: the server considers one index only."""
         filter = {"_id": {"$in": list(ids)}, "payload": {"$exists": True}}
-        documents = yield from find_few(
+        documents = await find_few(
             self._context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
         )
         kept = [each for each in documents if each.get("q") == self._context.name and each.get("processed")]
@@ -264,7 +265,7 @@ def _processing_order(document: Document) -> tuple[Any, Any]:
     return document["processed"], document["_id"]
 
 
-def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Flow[Replayed]:
+async def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next.
 
     ``rate`` is the number of copies per second, at most; copies that exist already do not count.
@@ -272,9 +273,9 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
     result, found, free = Replayed(), list[Document | bytes](), -math.inf
     pending: Copies | None = None
 
-    def finish(pending: Copies) -> Flow[None]:
+    async def finish(pending: Copies) -> None:
         nonlocal result, free
-        more = yield from pending.receive(task)
+        more = await pending.receive(task)
         free += more.pushed / rate
         result = replace(result + more, missing=source.missing)
         progress(result)
@@ -282,7 +283,7 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
     while True:
         try:
             if not found and room > 0:
-                found = yield from source.read(room)
+                found = await source.read(room)
                 room -= len(found)
             # Small enough to keep the rate within a second.
             size = max(1, int(min(len(found), rate / CHUNKS_PER_SECOND)))
@@ -291,17 +292,17 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
         # The insert under way has to be answered and counted before the error goes to the caller.
         except Exception:
             if pending is not None:
-                yield from finish(pending)
+                await finish(pending)
             raise
         if pending is not None:
-            yield from finish(pending)
+            await finish(pending)
         if copies is None:
             return replace(result, missing=source.missing)
         if not task.dry_run:
             if (pause := free - time.monotonic()) > 0:
-                yield from Wait(pause)
+                await sleep(pause)
             free = time.monotonic()
-        yield from copies.send(task)
+        await copies.send(task)
         pending = copies
 
 
@@ -335,7 +336,7 @@ class Copies:
     pushed: int = 0
     pending: Begun | None = None
 
-    def send(self, task: Task) -> Flow[None]:
+    async def send(self, task: Task) -> None:
         """Push the copies (``insert`` of many, unordered) without waiting for the last of the inserts.
 
         Every insert is safe to send again: copies that had arrived are refused as duplicates.
@@ -344,21 +345,21 @@ class Copies:
             there: list[Document] = []
             if self.ids:
                 filter = {"_id": {"$in": [*map(ObjectId, self.ids)]}}
-                there = yield from Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history")
+                there = await perform(Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history"))
             self.pushed = len(self.ids) - len(there)
             return
         for part in self.parts[:-1]:
-            self.pushed += yield from _insert(part)
+            self.pushed += await _insert(part)
         if self.parts and task.context.broker.serverless:
-            self.pushed += yield from _insert(self.parts[-1])
+            self.pushed += await _insert(self.parts[-1])
         elif self.parts:
-            self.pending = yield from Begin(_insertion(self.parts[-1]))
+            self.pending = await begin(_insertion(self.parts[-1]))
 
-    def receive(self, task: Task) -> Flow[Replayed]:
+    async def receive(self, task: Task) -> Replayed:
         """Wait for the copies that were sent, and return the result."""
         if self.pending is not None:
             # The earlier inserts were waited for in ``send``; only the last one may still be under way.
-            self.pushed += yield from _insert(self.parts[-1], self.pending)
+            self.pushed += await _insert(self.parts[-1], self.pending)
         if not task.dry_run:
             task.context.broker.record_put(task.target.name, self.due, *self.priorities, number=self.pushed)
         return replace(self.result, pushed=self.pushed, already=len(self.ids) - self.pushed)
@@ -496,20 +497,20 @@ def mark_copy(item: Item[Any], label: str | None, now: datetime) -> dict[str, An
     return {"origin": origin_document(item, reason=reason, attempts=item.attempts, at=now), COPY_MARK: item.queue}
 
 
-def find_originals(
+async def find_originals(
     broker: BrokerContext, copies: Mapping[bytes, ObjectId], label: str
-) -> Flow[dict[bytes, dict[str, Any]]]:
+) -> dict[bytes, dict[str, Any]]:
     """Return the fields that copies take over from their originals, by the ids of the copies (``find`` by ``_id``).
 
     Originals that do not exist are left out.
     """
-    yield from ensure_broker_ready(broker, write=False)
+    await ensure_broker_ready(broker, write=False)
     wanted, found, now = list(set(copies.values())), {}, broker.clock.now()
     fields: dict[str, int] = dict.fromkeys(("q", "key", "headers", "attempts"), 1)
     for start in range(0, len(wanted), ORIGINALS_TOGETHER):
         ids = wanted[start : start + ORIGINALS_TOGETHER]
         filter = {"_id": {"$in": ids}, "q": {"$type": "string"}, "payload": {"$exists": True}}
-        for document in (yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=fields)):
+        for document in await find_few(broker, filter, [("_id", 1)], len(ids), projection=fields):
             headers = {"headers": document["headers"]} if isinstance(document.get("headers"), Mapping) else {}
             found[document["_id"]] = headers | mark_copy(Item(document, None, now, broker.namespace), label, now)
     return {copy: found[original] for copy, original in copies.items() if original in found}
@@ -519,10 +520,10 @@ def _insertion(envelopes: list[RawBSONDocument]) -> Command[Any]:
     return Command("insert_many", {"documents": envelopes, "ordered": False})
 
 
-def _insert(envelopes: list[RawBSONDocument], pending: Begun | None = None) -> Flow[int]:
+async def _insert(envelopes: list[RawBSONDocument], pending: Begun | None = None) -> int:
     """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
     try:
-        yield from retry_once(_insertion(envelopes), pending)
+        await retry_once(_insertion(envelopes), pending)
     except Exception as error:
         details = getattr(own_error(error), "details", None)
         if not isinstance(details, Mapping) or details.get("writeConcernErrors"):

@@ -19,7 +19,7 @@ from mongoq.model.envelope import Document, expiry, is_same_push
 from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, chunks, own_error
+from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, chunks, own_error
 from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import check_key, find_pushed
 from mongoq.protocol.push.push import DEFAULT_REMEMBER, check_headers
@@ -143,7 +143,7 @@ def _check_names(fields: Mapping[str, Any]) -> None:
         raise ArgumentInvalid(unknown[0], "no field of an exported item; write your own data into payload or headers")
 
 
-def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> Flow[ImportResult]:
+async def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> ImportResult:
     """Insert the envelopes of exported items, each id once (``insert`` of many; ``find`` of ids that exist).
 
     Items with a place in a sequence take places at its end, in the order given, as pushes do: in transactions.
@@ -153,8 +153,8 @@ def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, An
     import all again.
     """
     if any("place" in envelope for envelope in envelopes):
-        yield from ensure_possible(context.broker)
-    yield from ensure_ready(context)
+        await ensure_possible(context.broker)
+    await ensure_ready(context)
     dated = list(_add_dates(context, envelopes))
     context.state.expect_remembered(DEFAULT_REMEMBER)
     encoding, result = context.broker.encoding, ImportResult()
@@ -162,7 +162,7 @@ def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, An
     for insert, has_place in ((_insert, False), (_insert_in_order, True)):
         group = [pair for pair in pairs if ("place" in pair[0]) is has_place]
         for chunk in chunks(group, lambda pair: len(pair[1].raw)):
-            result += yield from insert(context, chunk)
+            result += await insert(context, chunk)
     return result
 
 
@@ -192,13 +192,13 @@ def _add_dates(context: QueueContext[Any], envelopes: Iterable[Mapping[str, Any]
 Pair = tuple[Mapping[str, Any], RawBSONDocument]
 
 
-def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportResult]:
+async def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
     command: Command[Any] = Command(
         "insert_many", {"documents": [raw for _, raw in chunk], "ordered": False}, resolved=True
     )
     refusals: Mapping[int, Exception] = {}
     try:
-        yield from retry_until_reply(command)
+        await retry_until_reply(command)
     except PartlyRefused as refused:
         refusals = refused.refusals
     inserted = [envelope for place, (envelope, _) in enumerate(chunk) if place not in refusals]
@@ -209,21 +209,21 @@ def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportRes
         raise own_error(failed[0])
     result = ImportResult(len(chunk) - len(refusals))
     if refusals:
-        result += yield from _resolve(context, [chunk[place] for place in refusals])
+        result += await _resolve(context, [chunk[place] for place in refusals])
     return result
 
 
-def _insert_in_order(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportResult]:
+async def _insert_in_order(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
     """Insert items at the ends of their sequences, in the order given, but for those that exist."""
     envelopes = [envelope for envelope, _ in chunk]
-    documents = yield from find_pushed(context.broker, [envelope["_id"] for envelope in envelopes])
+    documents = await find_pushed(context.broker, [envelope["_id"] for envelope in envelopes])
     met = {document["_id"]: document for document in documents}
     others = [found for found in met.values() if not is_same_push(found, context.name)]
     # A file may hold an item twice: the first one gives it its place.
     new = {envelope["_id"]: envelope for envelope in reversed(envelopes) if envelope["_id"] not in met}
     pushes = [(envelope, envelope["sequence"]) for envelope in envelopes if new.get(envelope["_id"]) is envelope]
     if pushes:
-        yield from push_in_order(context, pushes, id_given=True, joined=False)
+        await push_in_order(context, pushes, id_given=True, joined=False)
     refusals = tuple((found["_id"], _other_queue(found)) for found in others)
     return ImportResult(len(pushes), len(envelopes) - len(pushes) - len(others), len(others), refusals)
 
@@ -232,9 +232,9 @@ def _other_queue(found: Mapping[str, Any]) -> str:
     return f"an item of queue {found.get('q')!r} has its id"
 
 
-def _resolve(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportResult]:
+async def _resolve(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
     """Find out why a unique index refused items: their ids exist, or live items have their keys."""
-    documents = yield from find_pushed(context.broker, [envelope["_id"] for envelope, _ in chunk])
+    documents = await find_pushed(context.broker, [envelope["_id"] for envelope, _ in chunk])
     met = {document["_id"]: document for document in documents}
     already, refusals, again = 0, [], []
     for pair in chunk:
@@ -250,4 +250,4 @@ def _resolve(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportRe
         else:
             refusals.append((envelope["_id"], _other_queue(found)))
     result = ImportResult(0, already, len(refusals), tuple(refusals))
-    return (result + (yield from _insert(context, again))) if again else result
+    return (result + (await _insert(context, again))) if again else result

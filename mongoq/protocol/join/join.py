@@ -35,7 +35,7 @@ from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command, Flow, chunks
+from mongoq.protocol.flow import Command, chunks
 from mongoq.protocol.join.match import (
     FOREVER,
     MAX_ARRIVALS,
@@ -45,6 +45,7 @@ from mongoq.protocol.join.match import (
     make_plan,
     rendezvous,
 )
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import give_up_places
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
@@ -129,7 +130,7 @@ class JoinTransaction:
             self.fates[id_key(member.item.id)] = "dead"
 
 
-def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
+async def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> dict[Any, Exception]:
     """Join items with parked partners and with each other, or park them.
 
     The items may have come by different queues. An item is put off when its partners are about to arrive in this
@@ -142,7 +143,7 @@ def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any,
     for arrival in new:
         arrival.turns = turns
     for queue in {arrival.queue for arrival in arrivals}:
-        yield from ensure_ready(spec.by_name[queue])
+        await ensure_ready(spec.by_name[queue])
     failed: dict[Any, Exception] = {}
 
     def on_done(transaction: JoinTransaction) -> None:
@@ -155,14 +156,14 @@ def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any,
         first.setdefault(arrival.key, number)
     alike_together = sorted(arrivals, key=lambda arrival: first[arrival.key])
     for chunk in chunks(alike_together, lambda _: 0, most=MAX_TRANSACTION_ITEMS):
-        failed |= yield from run_exchange(way, chunk)
+        failed |= await run_exchange(way, chunk)
     return failed
 
 
-def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
+async def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> JoinTransaction:
     """Settle arrivals, inside a transaction."""
     broker = spec.parked.broker
-    plan = yield from make_plan(spec, arrivals)
+    plan = await make_plan(spec, arrivals)
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     for arrival, partner_arrivals in plan.meetings:
         partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in partner_arrivals.items()}
@@ -172,7 +173,7 @@ def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTr
     for arrival in plan.late:
         _settle_late(spec, doing, arrival)
     doing.put_off = [arrival.item for arrival in plan.put_off]
-    yield from _write(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
+    await _write(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
     staying = {id_key(item.id) for item in doing.put_off}
     settled = [arrival.item for arrival in arrivals if id_key(arrival.item.id) not in staying]
     leaving = []
@@ -181,10 +182,10 @@ def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTr
         is_dead = doing.fates.get(id_key(item.id)) == "dead"
         if is_dead and has_place(item) and settings.holds_sequences and settings.dead is not None:
             letter = Letter(item.id, settings.dead, str(item.sequence), item.stored("place"))
-            yield from hold(broker, item.queue, [letter])
+            await hold(broker, item.queue, [letter])
         else:
             leaving.append(item)
-    doing.promoted = yield from give_up_places(broker, leaving)
+    doing.promoted = await give_up_places(broker, leaving)
     return doing
 
 
@@ -250,26 +251,26 @@ def _settle_late(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival) -> No
     doing.bury(member, reason)
 
 
-def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
+async def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> dict[Any, Exception]:
     """Settle parked items after their timeout, as the join is configured; return errors of the others by ``id_key``.
 
     A crash leaves each item where it was, or settled. A partner that arrives at the same moment takes the item, or is
     too late.
     """
     context = spec.parked
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     way = Exchange(context, partial(_settle_expired, spec), lambda item: item, partial(_record_results, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=MAX_ARRIVALS):
-        failed |= yield from run_exchange(way, chunk)
+        failed |= await run_exchange(way, chunk)
     return failed
 
 
-def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTransaction]:
+async def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> JoinTransaction:
     """Settle expired parked items, inside a transaction."""
     broker = spec.parked.broker
     places = [(item, place) for item in items if (place := Place.of(item.key, spec.queues)) is not None]
-    documents = yield from rendezvous(spec, {place.key for _, place in places})
+    documents = await rendezvous(spec, {place.key for _, place in places})
     states = {key: JoinState(key, spec.queues, document) for key, document in documents.items()}
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     values = {}
@@ -280,7 +281,7 @@ def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTran
             values[place.key] = _note(item).get("value")
     for item in items:
         _settle_alone(spec, doing, item, when)
-    yield from _write(spec, states.values(), values, doing)
+    await _write(spec, states.values(), values, doing)
     return doing
 
 
@@ -314,9 +315,9 @@ def _note(item: Item[Any]) -> Mapping[str, Any]:
     return note if isinstance(note, Mapping) else {}
 
 
-def _write(
+async def _write(
     spec: JoinSpec, states: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction
-) -> Flow[None]:
+) -> None:
     """Write the state of each rendezvous, and all results.
 
     An empty rendezvous with nothing to remember is deleted, a new one is inserted. A process that writes the same
@@ -342,15 +343,15 @@ def _write(
     if ended_ids:
         requests.append(("DeleteMany", {"filter": {"_id": {"$in": ended_ids}}}))
     if requests:
-        yield from send_statements(broker, requests)
+        await send_statements(broker, requests)
     expected = len(doing.own) + len(doing.members)
     requests = [*doing.own, *make_leave_statements(doing.members, doing.now)]
     # One count for all statements: a transaction that finds fewer items is aborted as a whole.
-    if requests and (yield from send_statements(broker, requests)) < expected:
+    if requests and (await send_statements(broker, requests)) < expected:
         raise FenceMiss
     documents = [*map(broker.encoding.raw, new), *(pair.raw for pair in doing.pairs)]
     for chunk in chunks(documents, lambda document: len(document.raw)):
-        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+        await perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
 
 
 def _record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:

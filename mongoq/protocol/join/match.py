@@ -13,7 +13,6 @@ from typing import Any, Literal
 from mongoq.model.item import Document, Item
 from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import QueueContext
 
 Late = Literal["error", "wait", "drop"]
@@ -78,10 +77,10 @@ class JoinSpec:
         return ", ".join(map(repr, self.others(queue)))
 
 
-def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:
+async def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> dict[str, Document]:
     """Read the stored rendezvous of some values, by their keys."""
     ids = {rendezvous_id(spec.name, key): key for key in keys}
-    documents = yield from find_few(spec.parked.broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    documents = await find_few(spec.parked.broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
     return {ids[document["_id"]]: document for document in documents}
 
 
@@ -129,10 +128,10 @@ class Plan:
     waiting: dict[str, Document] = field(default_factory=dict)
 
 
-def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
+async def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Plan:
     """Read the parked partners of arrivals, and return the plan."""
     coming = {queue for queue in spec.queues if spec.coming(queue)}
-    documents = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
+    documents = await rendezvous(spec, {arrival.key for arrival in arrivals})
     waiting: dict[str, Document] = {}
     empty_places: set[str] = set()
     ahead = 0
@@ -141,7 +140,7 @@ def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
         partners = (partner for _, partners in plan.meetings for partner in partners.values())
         places = {partner.text: partner for partner in partners if isinstance(partner, Place)}
         wanted = places.keys() - waiting.keys()
-        found = (yield from _find_parked(spec, wanted)) if wanted else []
+        found = (await _find_parked(spec, wanted)) if wanted else []
         waiting |= {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
         missing = [places[text] for text in wanted - waiting.keys()]
         if not missing:
@@ -152,7 +151,7 @@ def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
         behind = (other.text for place in missing for other in plan.states[place.key].following(place, ahead))
         following = set(islice(behind, MAX_PLACES_READ))
         if following:
-            held = yield from _find_parked(spec, following, {"_id": 0, "key": 1})
+            held = await _find_parked(spec, following, {"_id": 0, "key": 1})
             following -= {document["key"] for document in held}
         empty_places |= following | {place.text for place in missing}
     plan.waiting = waiting
@@ -161,10 +160,10 @@ def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     return plan
 
 
-def _find_parked(spec: JoinSpec, texts: set[str], projection: Mapping[str, int] | None = None) -> Flow[list[Document]]:
+async def _find_parked(spec: JoinSpec, texts: set[str], projection: Mapping[str, int] | None = None) -> list[Document]:
     """Find the items that wait at some places (by the index of keys)."""
     filter = {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
-    return (yield from find_few(spec.parked.broker, filter, [("key", 1)], len(texts), projection=projection))
+    return await find_few(spec.parked.broker, filter, [("key", 1)], len(texts), projection=projection)
 
 
 def _plan_arrivals(

@@ -12,14 +12,14 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply
 from mongoq.protocol.base.topics import TOPICS_ID, Bound, bindings_in, read_bindings
 from mongoq.protocol.base.transaction import ensure_transactional
-from mongoq.protocol.flow import Command, Duplicate, Flow, Refused
+from mongoq.protocol.flow import Command, Duplicate, Refused
 from mongoq.protocol.state.context import BrokerContext
 
 DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
 """Error text for a dead queue named in a binding."""
 
 
-def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
+async def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[str, ...]:
     """Bind queues to a topic, and return all queues bound to it now (``findAndModify``, upsert).
 
     The filter refuses a chain, so that two callers cannot make one at the same moment; the upsert then fails with a
@@ -31,35 +31,35 @@ def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple
     for place, queue in enumerate(names):
         if _check_alive(queue, f"queues[{place}]") == name:
             raise ArgumentInvalid(f"queues[{place}]", f"{name!r} cannot be bound to itself")
-    yield from ensure_broker_ready(broker, write=True) if broker.serverless else ensure_transactional(broker)
+    await (ensure_broker_ready(broker, write=True) if broker.serverless else ensure_transactional(broker))
     # A filter that matches the document only when these bindings make no chain.
     filter = {"_id": TOPICS_ID, "bound.topic": {"$nin": names}, "bound.queue": {"$ne": name}}
     update = {"$addToSet": {"bound": {"$each": [{"topic": name, "queue": queue} for queue in names]}}}
 
-    def upsert() -> Flow[tuple[str, ...]]:
+    async def upsert() -> tuple[str, ...]:
         try:
-            return (yield from _change(broker, filter, update, upsert=True))[name]
+            return (await _change(broker, filter, update, upsert=True))[name]
         except Duplicate:
             # Either there would be a chain, or another process has just inserted the document.
-            _refuse_chains((yield from read_bindings(broker)), name, names)
+            _refuse_chains((await read_bindings(broker)), name, names)
             raise
 
-    return (yield from retry_lost_race(upsert))
+    return await retry_lost_race(upsert)
 
 
-def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
+async def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[str, ...]:
     """Remove bindings, all of the topic when no queue is named, and return the queues that stay (``findAndModify``)."""
     name, names = queue_name(topic, "topic"), _queue_names(queues)
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     which: dict[str, Any] = {"topic": name, **({"queue": {"$in": names}} if names else {})}
-    bound = yield from _change(broker, {"_id": TOPICS_ID}, {"$pull": {"bound": which}}, upsert=False)
+    bound = await _change(broker, {"_id": TOPICS_ID}, {"$pull": {"bound": which}}, upsert=False)
     return bound.get(name, ())
 
 
-def bindings(broker: BrokerContext) -> Flow[dict[str, tuple[str, ...]]]:
+async def bindings(broker: BrokerContext) -> dict[str, tuple[str, ...]]:
     """Read the bindings of all topics (``find`` of one control document)."""
-    yield from ensure_broker_ready(broker, write=False)
-    return dict((yield from read_bindings(broker)))
+    await ensure_broker_ready(broker, write=False)
+    return dict((await read_bindings(broker)))
 
 
 def _check_alive(name: Any, argument: str) -> str:
@@ -72,13 +72,13 @@ def _queue_names(queues: Iterable[Any]) -> list[str]:
     return list(dict.fromkeys(queue_name(queue, f"queues[{place}]") for place, queue in enumerate(queues)))
 
 
-def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any], *, upsert: bool) -> Flow[Bound]:
+async def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any], *, upsert: bool) -> Bound:
     asked_at = time.monotonic()
     arguments = {"filter": filter, "update": update, "upsert": upsert, "return_document": True}
     try:
-        document: Any = yield from retry_until_reply(Command("find_one_and_update", arguments))
+        document: Any = await retry_until_reply(Command("find_one_and_update", arguments))
     except Refused:
-        yield from read_bindings(broker)  # raises an error that names the malformed binding
+        await read_bindings(broker)  # raises an error that names the malformed binding
         raise
     bound = bindings_in(broker, document)
     broker.topics.store(bound, asked_at, is_written=True)

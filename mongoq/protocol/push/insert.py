@@ -17,7 +17,8 @@ from mongoq.model.envelope import Document, is_same_push
 from mongoq.model.indexes import BEGINNING, KEY
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.retry import retry_lost_race, retry_once
-from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, has_matched
+from mongoq.protocol.flow import Command, Duplicate, ReplyLost, has_matched
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 OnDuplicate = Literal["keep", "replace", "raise"]
@@ -38,50 +39,50 @@ PUSH_FIELDS = {"q": 1, "into": 1, "once": 1, "origin.queue": 1}
 """Fields that identify the push of an envelope."""
 
 
-def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given: bool) -> Flow[bool]:
+async def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given: bool) -> bool:
     """Insert an item, and return whether it is new; an item with an id of the caller may exist already, or be done.
 
     Raises:
         DuplicateItem: another push has used the given id.
     """
     try:
-        yield Command("insert_one", {"document": envelope})
+        await perform(Command("insert_one", {"document": envelope}))
     except (Duplicate, ReplyLost) as error:
-        return (yield from is_new(broker, error, envelope, id_given=id_given))
+        return await is_new(broker, error, envelope, id_given=id_given)
     return True
 
 
-def is_new(
+async def is_new(
     broker: BrokerContext, error: Duplicate | ReplyLost, envelope: Mapping[str, Any], *, id_given: bool
-) -> Flow[bool]:
+) -> bool:
     """Return whether the item of a failed insert is new; raise the error again unless the item exists."""
     if isinstance(error, ReplyLost):
-        if not (yield from confirm_insert(broker, envelope, id_given=id_given)):
+        if not (await confirm_insert(broker, envelope, id_given=id_given)):
             raise error
         return True
     if not id_given:
         raise error
-    if (yield from is_pushed(broker, envelope)):
+    if await is_pushed(broker, envelope):
         return False
-    return (yield from insert_item(broker, envelope, id_given=True))  # the document with this id was removed since
+    return await insert_item(broker, envelope, id_given=True)  # the document with this id was removed since
 
 
-def is_pushed(broker: BrokerContext, envelope: Mapping[str, Any]) -> Flow[bool]:
+async def is_pushed(broker: BrokerContext, envelope: Mapping[str, Any]) -> bool:
     """Return whether an item was pushed before under a given id (``find``).
 
     Raises:
         DuplicateItem: another push has used the id.
     """
-    documents = yield from find_pushed(broker, [envelope["_id"]])
+    documents = await find_pushed(broker, [envelope["_id"]])
     for document in documents:
         if not is_same_push(document, envelope.get("into", envelope["q"])):
             raise id_taken_error(document, envelope)
     return bool(documents)
 
 
-def find_pushed(broker: BrokerContext, ids: Sequence[ObjectId]) -> Flow[list[Document]]:
+async def find_pushed(broker: BrokerContext, ids: Sequence[ObjectId]) -> list[Document]:
     """Find the documents with these ids, with the fields that identify their pushes."""
-    return (yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=PUSH_FIELDS))
+    return await find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=PUSH_FIELDS)
 
 
 def id_taken_error(document: Document, envelope: Mapping[str, Any]) -> DuplicateItem:
@@ -91,7 +92,7 @@ def id_taken_error(document: Document, envelope: Mapping[str, Any]) -> Duplicate
     return DuplicateItem(document.get("q", ""), None, document["_id"], id=id, to=envelope.get("into", envelope["q"]))
 
 
-def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given: bool) -> Flow[bool]:
+async def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given: bool) -> bool:
     """Return whether the item is stored, by an update that changes nothing and waits for the majority like any update.
 
     The push itself is not sent again: it could double an item that was inserted and settled in the meantime. A given id
@@ -100,7 +101,7 @@ def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, id_giv
     id = envelope["_id"]
     filter = {"_id": id, "into": envelope["into"]} if id_given else {"_id": id}
     command = Command("update_one", {"filter": filter, "update": {"$set": {"_id": id}}}, has_matched)
-    return (yield from retry_once(command)) or (id_given and (yield from is_pushed(broker, envelope)))
+    return (await retry_once(command)) or (id_given and (await is_pushed(broker, envelope)))
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -134,16 +135,16 @@ def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
     return None
 
 
-def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, id_given: bool) -> Flow[ObjectId]:
+async def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, id_given: bool) -> ObjectId:
     """Insert an item unless one with its key is live, and return the id of the live item."""
-    id, new = yield from upsert_keyed(context.broker, envelope, keyed, id_given=id_given)
+    id, new = await upsert_keyed(context.broker, envelope, keyed, id_given=id_given)
     context.broker.record_put(context.name, envelope["when"], envelope["priority"], id=id, is_new=new)
     return id
 
 
-def upsert_keyed(
+async def upsert_keyed(
     broker: BrokerContext, envelope: Document, keyed: Keyed, *, id_given: bool
-) -> Flow[tuple[ObjectId, bool]]:
+) -> tuple[ObjectId, bool]:
     """Insert an item unless one with its key is live; return the id of the live item, and whether it is new.
 
     ``findAndModify`` with upsert: an error of the unique index, even when caught, would abort a caller's transaction.
@@ -153,23 +154,23 @@ def upsert_keyed(
     """
     id: ObjectId = envelope["_id"]
 
-    def upsert() -> Flow[tuple[ObjectId, bool]]:
+    async def upsert() -> tuple[ObjectId, bool]:
         holder = None
         if id_given and keyed.on_duplicate == "replace":
             # Read before the id. While it has the key, no other push of the id can have come and gone. An item that
             # gets the key later may be newer than this push, whose own item is done by then.
-            document = yield from find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
+            document = await find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
             holder = id if document is None else document["_id"]
-        if id_given and (yield from is_pushed(broker, envelope)):
+        if id_given and (await is_pushed(broker, envelope)):
             return id, False
         try:
-            document = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
+            document = await perform(_upsert_command(envelope, keyed, holder, serverless=broker.serverless))
         except ReplyLost:
-            if not (yield from confirm_insert(broker, envelope, id_given=id_given)):
+            if not (await confirm_insert(broker, envelope, id_given=id_given)):
                 raise
             return id, True
         except Duplicate:
-            if not id_given and (yield from is_pushed(broker, envelope)):
+            if not id_given and (await is_pushed(broker, envelope)):
                 return id, False  # pushed before under this id, and perhaps done
             raise
         assert document is not None
@@ -177,7 +178,7 @@ def upsert_keyed(
             raise DuplicateItem(envelope["q"], keyed.key, document["_id"])
         return document["_id"], document["_id"] == id
 
-    return (yield from retry_lost_race(upsert))
+    return await retry_lost_race(upsert)
 
 
 def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool) -> Command[Any]:
@@ -203,7 +204,7 @@ def live_filter(queue: str, key: str) -> dict[str, Any]:
     return {"q": queue, "key": key, "when": {"$gte": BEGINNING}}
 
 
-def raise_duplicate(broker: BrokerContext, queue: str, key: str, error: Exception) -> Flow[NoReturn]:
+async def raise_duplicate(broker: BrokerContext, queue: str, key: str, error: Exception) -> NoReturn:
     """Raise ``DuplicateItem`` with the id of the live item; it may be gone by now, and then there is no id."""
-    document = yield from find_one(broker, live_filter(queue, key), {"_id": 1})
+    document = await find_one(broker, live_filter(queue, key), {"_id": 1})
     raise DuplicateItem(queue, key, document and document["_id"]) from error

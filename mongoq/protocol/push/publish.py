@@ -14,7 +14,8 @@ from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.copies import make_bound_copy
 from mongoq.model.envelope import Document, is_same_push, splice
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.flow import Command, Flow, chunks
+from mongoq.protocol.flow import Command, chunks
+from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import Keyed, find_pushed, id_taken_error, insert_item, upsert_keyed
 from mongoq.protocol.state.context import BrokerContext
 
@@ -36,28 +37,28 @@ Put = tuple[str, ObjectId, bool]
 """Queue and id of an item of a publication, and whether it is new there."""
 
 
-def publish_keyed(
+async def publish_keyed(
     broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed, *, id_given: bool, joined: bool
-) -> Flow[None]:
+) -> None:
     """Put a copy of an envelope into each queue under a key, in all of them or none."""
     at = broker.clock.now()
     bound = [make_bound_copy(envelope, queue, at) for queue in queues]
 
-    def put_each() -> Flow[list[Put]]:
+    async def put_each() -> list[Put]:
         puts = []
         for copy in bound:
-            id, new = yield from upsert_keyed(broker, copy, keyed, id_given=id_given)
+            id, new = await upsert_keyed(broker, copy, keyed, id_given=id_given)
             puts.append((copy["q"], id, new))
         return puts
 
     is_several = len(bound) > 1 and not broker.serverless
     if is_several:
         _check_transaction_size(1, len(bound), broker.encoding.size(bound[0]) * len(bound))
-    puts = yield from run_in_transaction(broker, put_each) if is_several and not joined else put_each()
+    puts = await (run_in_transaction(broker, put_each) if is_several and not joined else put_each())
     _record_puts(broker, puts, envelope)
 
 
-def publish(
+async def publish(
     broker: BrokerContext,
     envelope: Document,
     fresh: Sequence[tuple[ObjectId, bytes]],
@@ -65,7 +66,7 @@ def publish(
     *,
     id_given: bool,
     joined: bool,
-) -> Flow[None]:
+) -> None:
     """Put copies of envelopes, which differ in id and payload only, into each queue, all or none."""
     if len(fresh) * len(queues) > 1 and not (broker.serverless and len(fresh) == 1):
         size = sum(len(wrapped) for _, wrapped in fresh) * len(queues)
@@ -74,16 +75,16 @@ def publish(
     copies = [
         copy_for_queue(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh
     ]
-    yield from _insert_copies(broker, copies, envelope, id_given=id_given, joined=joined)
+    await _insert_copies(broker, copies, envelope, id_given=id_given, joined=joined)
 
 
-def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, id_given: bool) -> Flow[None]:
+async def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, id_given: bool) -> None:
     """Put many items into their queue within a caller's transaction.
 
     They differ from the ``envelope`` in id and payload only. An id that exists already must not abort the transaction.
     """
     _check_transaction_size(len(items), 1, sum(len(item.document.raw) for item in items))
-    yield from _insert_copies(broker, items, envelope, id_given=id_given, joined=True)
+    await _insert_copies(broker, items, envelope, id_given=id_given, joined=True)
 
 
 def _check_transaction_size(items: int, queues: int, size: int) -> None:
@@ -104,9 +105,9 @@ def copy_for_queue(broker: BrokerContext, envelope: Document, wrapped: bytes, qu
     return Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
 
 
-def _insert_copies(
+async def _insert_copies(
     broker: BrokerContext, copies: Sequence[Copy], envelope: Document, *, id_given: bool, joined: bool
-) -> Flow[None]:
+) -> None:
     """Put all copies or none, in one transaction: a caller's (``joined``) or their own.
 
     A single copy needs no transaction. Without a server there are no transactions, and copies are put one by one.
@@ -114,14 +115,14 @@ def _insert_copies(
     puts: list[Put] = []
     if broker.serverless or (len(copies) == 1 and not joined):
         for copy in copies:
-            puts.append((copy.queue, copy.id, (yield from insert_item(broker, copy.document, id_given=id_given))))
+            puts.append((copy.queue, copy.id, (await insert_item(broker, copy.document, id_given=id_given))))
     else:
         make = partial(_insert_in_few, broker, copies, id_given=id_given)
-        puts = yield from make() if joined else run_in_transaction(broker, make)
+        puts = await (make() if joined else run_in_transaction(broker, make))
     _record_puts(broker, puts, envelope)
 
 
-def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, id_given: bool) -> Flow[list[Put]]:
+async def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, id_given: bool) -> list[Put]:
     """Put copies in few commands; if their ids may exist already, the copies are upserted.
 
     A refused ``insert`` would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
@@ -134,15 +135,15 @@ def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, id_given: b
                 ("UpdateOne", {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True})
                 for copy in chunk
             ]
-            reply: Any = yield from Command("bulk_write", {"requests": requests, "ordered": True})
+            reply: Any = await perform(Command("bulk_write", {"requests": requests, "ordered": True}))
             new = set(reply.upserted_ids)
             stored = {copy.id: copy.document for place, copy in enumerate(chunk) if place not in new}
-            for document in (yield from find_pushed(broker, list(stored))) if stored else ():
+            for document in (await find_pushed(broker, list(stored))) if stored else ():
                 if not is_same_push(document, stored[document["_id"]]["into"]):
                     raise id_taken_error(document, stored[document["_id"]])
         else:
             documents = [copy.document for copy in chunk]
-            yield from Command[Any]("insert_many", {"documents": documents, "ordered": True})
+            await perform(Command[Any]("insert_many", {"documents": documents, "ordered": True}))
         puts += [(copy.queue, copy.id, place in new) for place, copy in enumerate(chunk)]
     return puts
 

@@ -34,7 +34,6 @@ from mongoq.protocol.flow import (
     MAX_COMMAND_BYTES,
     Command,
     Duplicate,
-    Flow,
     PartlyRefused,
     ReplyLost,
     Shared,
@@ -45,6 +44,7 @@ from mongoq.protocol.flow import (
     own_error,
     with_place,
 )
+from mongoq.protocol.perform import perform, share
 from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import (
     KEYED,
@@ -276,9 +276,9 @@ def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
     return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
 
 
-def _make_ready(
+async def _make_ready(
     context: QueueContext[Any], drafts: Sequence[Draft], remember: timedelta | None, *, joined: bool
-) -> Flow[None]:
+) -> None:
     """Make the queue ready to be pushed to, and set the times of the drafts.
 
     Raises:
@@ -287,8 +287,8 @@ def _make_ready(
     """
     is_ordered = any(map(SEQUENCE, drafts))
     if is_ordered and not joined:
-        yield from ensure_possible(context.broker)
-    yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
+        await ensure_possible(context.broker)
+    await (ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context))
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
     if remember is not None:
@@ -297,7 +297,7 @@ def _make_ready(
         draft.stamp(context.broker.clock, remember)
 
 
-def push(
+async def push(
     context: QueueContext[Any],
     payload: Any,
     *,
@@ -312,7 +312,7 @@ def push(
     sequence: str | None = None,
     expires: Expires | None = None,
     session: Any = None,
-) -> Flow[ObjectId]:
+) -> ObjectId:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
 
     The same ``id`` again, while it is remembered, inserts nothing. ``session`` is that of a caller's transaction; the
@@ -336,15 +336,15 @@ def push(
         draft.expires = checked_expires(expires)
     draft.priority = checked_priority(priority)
     joined = session is not None
-    yield from _make_ready(context, (draft,), remember, joined=joined)
+    await _make_ready(context, (draft,), remember, joined=joined)
     item_id = item_id or new_id()
     if draft.sequence is not None or context.broker.topics.bound.get(context.name):
-        yield from push_drafts(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
+        await push_drafts(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
         return item_id
     if draft.keyed is not None:
         envelope = draft.document(context, item_id, context.broker.encoding.unwrap("payload", wrapped))
-        return (yield from push_keyed(context, envelope, draft.keyed, id_given=remember is not None))
-    yield from _insert_alone(context, draft, item_id, wrapped, joined=joined)
+        return await push_keyed(context, envelope, draft.keyed, id_given=remember is not None)
+    await _insert_alone(context, draft, item_id, wrapped, joined=joined)
     return item_id
 
 
@@ -352,28 +352,28 @@ Shareable = tuple[QueueContext[Any], Draft, ObjectId, bytes]
 """One caller's item: its queue, options, id and payload."""
 
 
-def _insert_alone(
+async def _insert_alone(
     context: QueueContext[Any], draft: Draft, id: ObjectId, wrapped: bytes, *, joined: bool
-) -> Flow[None]:
+) -> None:
     """Insert a plain item by a command of its own, or together with other callers' items."""
     broker = context.broker
     try:
         if broker.group_commit and not joined:
-            yield Shared("push", _insert_for_callers, (context, draft, id, wrapped))
+            await share(Shared("push", _insert_for_callers, (context, draft, id, wrapped)))
             return  # recorded with the others
-        yield Command("insert_one", {"document": draft.encode(context, id, wrapped)})
+        await perform(Command("insert_one", {"document": draft.encode(context, id, wrapped)}))
     except (Duplicate, ReplyLost) as error:
         envelope = draft.encode(context, id, wrapped)
-        if not (yield from is_new(broker, error, envelope, id_given=draft.once is not None)):
+        if not (await is_new(broker, error, envelope, id_given=draft.once is not None)):
             return
     context.record_put(draft.priority, draft.at, id=id)
 
 
-def _insert_for_callers(entries: list[Shareable]) -> Flow[list[Any]]:
+async def _insert_for_callers(entries: list[Shareable]) -> list[Any]:
     """Insert the items of several callers; a lost reply, or any other error, goes to the callers of its command."""
     if len(entries) == 1:
         ((context, draft, id, wrapped),) = entries
-        yield Command("insert_one", {"document": draft.encode(context, id, wrapped)})
+        await perform(Command("insert_one", {"document": draft.encode(context, id, wrapped)}))
         context.record_put(draft.priority, draft.at, id=id)
         return [None]
     answers: list[Any] = []
@@ -381,7 +381,7 @@ def _insert_for_callers(entries: list[Shareable]) -> Flow[list[Any]]:
         refusals: Mapping[int, Exception] = {}
         documents = [draft.encode(context, id, wrapped) for context, draft, id, wrapped in chunk]
         try:
-            yield Command("insert_many", {"documents": documents, "ordered": False})
+            await perform(Command("insert_many", {"documents": documents, "ordered": False}))
         except PartlyRefused as refused:
             refusals = refused.refusals
         except Exception as error:
@@ -406,7 +406,7 @@ def _record(inserted: Iterable[Shareable]) -> None:
             context.record_put(priority, at, number=len(alike))
 
 
-def push_many(
+async def push_many(
     context: QueueContext[Any],
     payloads: Iterable[Any],
     *,
@@ -420,7 +420,7 @@ def push_many(
     sequences: Iterable[str | None] | None = None,
     expires: Expires | Iterable[Expires | None] | None = None,
     session: Any = None,
-) -> Flow[list[ObjectId]]:
+) -> list[ObjectId]:
     """Insert many items, or copies of them for each bound queue, and return their ids in order.
 
     Nothing is sent unless all of them can be stored. ``session`` is that of a caller's transaction; the bindings were
@@ -443,22 +443,22 @@ def push_many(
         at = {option: place for place, option in enumerate(dict.fromkeys(options))}
         each, places = [Draft(*common, *option) for option in at], [at[option] for option in options]
     drafts = Drafts(context, each, given_ids is not None, session is not None)
-    yield from _make_ready(context, each, remember if drafts.id_given else None, joined=drafts.joined)
+    await _make_ready(context, each, remember if drafts.id_given else None, joined=drafts.joined)
     if len(each) > 1 and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("expires", f"give one for all items: {context.name!r} is a topic")
     raw = new_ids(len(values)) if given_ids is None else [id.binary for id in given_ids]
-    yield from push_drafts(drafts, list(zip(raw, values, places, strict=True)))
+    await push_drafts(drafts, list(zip(raw, values, places, strict=True)))
     return given_ids or list(map(ObjectId, raw))
 
 
-def push_each(
+async def push_each(
     context: QueueContext[Any],
     each: Sequence[Draft],
     pushes: Sequence[Push],
     *,
     remember: timedelta,
     originals: Mapping[bytes, Mapping[str, Any]],
-) -> Flow[None]:
+) -> None:
     """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
 
     Items with a key follow, one by one (``find``, ``findAndModify``), and then items with a sequence, in the order
@@ -473,17 +473,17 @@ def push_each(
     if not pushes:
         return
     drafts = Drafts(context, each, id_given=True)
-    yield from _make_ready(context, each, remember, joined=False)
+    await _make_ready(context, each, remember, joined=False)
     if not context.broker.topics.bound.get(context.name):
         drafts.originals = originals
     ordered = {place for place, draft in enumerate(each) if draft.sequence is not None}
     plain = [push for push in pushes if push[2] not in ordered] if ordered else pushes
-    yield from push_drafts(drafts, plain, in_parts=True)
+    await push_drafts(drafts, plain, in_parts=True)
     if ordered:
-        yield from push_drafts(drafts, [push for push in pushes if push[2] in ordered])
+        await push_drafts(drafts, [push for push in pushes if push[2] in ordered])
 
 
-def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> Flow[None]:
+async def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> None:
     """Insert items: into their sequences, into each queue bound to the topic, or into the queue; then those with a key.
 
     ``in_parts`` lets copies of many items go in as many transactions as they need.
@@ -491,7 +491,7 @@ def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
     context, each, id_given, joined = drafts.context, drafts.each, drafts.id_given, drafts.joined
     broker, bound = context.broker, context.broker.topics.bound.get(context.name)
     if any(map(SEQUENCE, each)) and any(each[push[2]].sequence for push in pushes):
-        return (yield from _push_in_order(drafts, pushes))
+        return await _push_in_order(drafts, pushes)
     keyed: list[Push] = []
     if any(draft.keyed for draft in each):
         keyed = [push for push in pushes if each[push[2]].keyed]
@@ -499,20 +499,20 @@ def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
     if pushes and bound:
         for part in _transactions(pushes, len(bound)) if in_parts else [pushes]:
             envelope, fresh = drafts.document(part[0], None), [(ObjectId(id), wrapped) for id, wrapped, _ in part]
-            yield from publish(broker, envelope, fresh, bound, id_given=id_given, joined=joined)
+            await publish(broker, envelope, fresh, bound, id_given=id_given, joined=joined)
     elif pushes and joined:
         envelope = drafts.document(pushes[0], None)
         items = [Copy(context.name, ObjectId(push[0]), drafts.encode(push)) for push in pushes]
-        yield from insert_joined(broker, items, envelope, id_given=id_given)
+        await insert_joined(broker, items, envelope, id_given=id_given)
     elif pushes:
-        yield from _insert_in_chunks(drafts, pushes)
+        await _insert_in_chunks(drafts, pushes)
     for push in keyed:
         key, envelope = each[push[2]].keyed, drafts.document(push)
         assert key is not None
         if bound:
-            yield from publish_keyed(broker, envelope, bound, key, id_given=id_given, joined=joined)
+            await publish_keyed(broker, envelope, bound, key, id_given=id_given, joined=joined)
         else:
-            yield from push_keyed(context, envelope, key, id_given=id_given)
+            await push_keyed(context, envelope, key, id_given=id_given)
 
 
 def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
@@ -525,7 +525,7 @@ def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
         yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(MAX_COPIES // queues, 1))
 
 
-def _push_in_order(drafts: Drafts, pushes: Sequence[Push]) -> Flow[None]:
+async def _push_in_order(drafts: Drafts, pushes: Sequence[Push]) -> None:
     """Push items into sequences, a transaction for each chunk, or all in the caller's.
 
     A crash in between leaves the first chunks pushed. Raises ``BatchIncomplete`` for the items of the others, or the
@@ -535,7 +535,7 @@ def _push_in_order(drafts: Drafts, pushes: Sequence[Push]) -> Flow[None]:
     for chunk in chunks(pushes, drafts.size, most=MAX_TRANSACTION_PUSHES):
         pairs = [(drafts.document(push), drafts.each[push[2]].sequence) for push in chunk]
         try:
-            yield from push_in_order(drafts.context, pairs, id_given=drafts.id_given, joined=drafts.joined)
+            await push_in_order(drafts.context, pairs, id_given=drafts.id_given, joined=drafts.joined)
         except Exception as error:
             if not done:
                 raise
@@ -543,7 +543,7 @@ def _push_in_order(drafts: Drafts, pushes: Sequence[Push]) -> Flow[None]:
         done += _ids(chunk)
 
 
-def _insert_in_chunks(drafts: Drafts, pushes: Sequence[Push]) -> Flow[None]:
+async def _insert_in_chunks(drafts: Drafts, pushes: Sequence[Push]) -> None:
     """Send the chunks; after a lost reply the next one is still sent, after any other error none.
 
     Raises ``BatchIncomplete``, or the driver's error when nothing was pushed.
@@ -556,7 +556,7 @@ def _insert_in_chunks(drafts: Drafts, pushes: Sequence[Push]) -> Flow[None]:
         try:
             if stopped is not None:
                 raise stopped
-            refused, unknown = yield from _insert_chunk(drafts, chunk, again=drafts.id_given)
+            refused, unknown = await _insert_chunk(drafts, chunk, again=drafts.id_given)
         except Exception as error:
             stopped = error
             refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
@@ -576,7 +576,7 @@ def _ids(chunk: Iterable[Push]) -> list[ObjectId]:
     return [ObjectId(push[0]) for push in chunk]
 
 
-def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -> Flow[tuple[Failures, bool]]:
+async def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -> tuple[Failures, bool]:
     """Insert a chunk; return the errors of items not known to be stored, and whether some of them may be stored.
 
     Ids given by the producer are remembered, so a chunk of them is safe to send again (``again``). Another chunk could
@@ -586,7 +586,7 @@ def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -> Flow
     documents = list(map(drafts.encode, chunk))
     command: Command[Any] = Command("insert_many", {"documents": documents, "ordered": False}, resolved=again)
     try:
-        yield from (retry_until_reply(command) if again else command)
+        await (retry_until_reply(command) if again else perform(command))
     except PartlyRefused as refused:
         drafts.record(push for place, push in enumerate(chunk) if place not in refused.refusals)
         known: list[Push] = []
@@ -598,10 +598,10 @@ def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -> Flow
                 failures[ObjectId(chunk[place][0])] = own_error(error)
         if not known:
             return failures, False
-        taken, stored_ids = yield from _find_taken(context, _ids(known))
+        taken, stored_ids = await _find_taken(context, _ids(known))
         # The document with an id may have been removed since: then the item is inserted.
         removed = [push for push in known if push[0] not in stored_ids]
-        more, unknown = (yield from _insert_chunk(drafts, removed, again=True)) if removed else ({}, False)
+        more, unknown = (await _insert_chunk(drafts, removed, again=True)) if removed else ({}, False)
         return taken | more | failures, unknown
     except ReplyLost as reply:
         missing = ids = _ids(chunk)
@@ -609,10 +609,10 @@ def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -> Flow
         try:
             # An update that changes nothing waits for the majority, as any does; most often it finds all of them.
             there = {"filter": {"_id": {"$in": ids}}, "update": {"$unset": {"unheard_of": ""}}}
-            is_complete = (yield from retry_once(Command("update_many", there, number_matched))) == len(ids)
+            is_complete = (await retry_once(Command("update_many", there, number_matched))) == len(ids)
             missing = []
             if again or not is_complete:
-                taken, stored_ids = yield from _find_taken(context, ids)
+                taken, stored_ids = await _find_taken(context, ids)
                 failures = taken if again else {}
                 missing = [id for id in ids if id.binary not in stored_ids]
         except Exception as error:
@@ -624,9 +624,9 @@ def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -> Flow
     return {}, False
 
 
-def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
+async def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> tuple[Failures, set[bytes]]:
     """Return the errors of ids that other pushes have used (``find``), and the ids that exist."""
-    documents = yield from find_pushed(context.broker, ids)
+    documents = await find_pushed(context.broker, ids)
     failures: Failures = {
         document["_id"]: DuplicateItem(
             document.get("q", ""), None, document["_id"], id=document["_id"], to=context.name

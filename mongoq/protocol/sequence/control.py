@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mongoq.errors import TransactionsUnavailable
 from mongoq.protocol.base.retry import retry_lost_race
 from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.base.transaction import ensure_transactional, run_in_transaction
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import BrokerContext
 
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=Hashable)
 
 
-def ensure_possible(broker: BrokerContext) -> Flow[None]:
+async def ensure_possible(broker: BrokerContext) -> None:
     """Refuse a server without transactions before anything is written.
 
     Raises:
@@ -25,20 +24,20 @@ def ensure_possible(broker: BrokerContext) -> Flow[None]:
     if broker.serverless:
         return
     try:
-        yield from ensure_transactional(broker)
+        await ensure_transactional(broker)
     except TransactionsUnavailable as error:
         raise TransactionsUnavailable(error.server, needed_by=["sequences (sequence=)"]) from None
 
 
-def run_atomic(broker: BrokerContext, attempt: Callable[[], Flow[T]], *, joined: bool = False) -> Flow[T]:
+async def run_atomic(broker: BrokerContext, attempt: Callable[[], Awaitable[T]], *, joined: bool = False) -> T:
     """Run a flow in a transaction of its own, or in the caller's (``joined``); without a server, as it is.
 
     A crash before the commit leaves nothing of it behind. Two processes that begin a sequence at the same moment may
     both insert its control document; the slower one tries again.
     """
     if joined or broker.serverless:
-        return (yield from attempt())
-    return (yield from retry_lost_race(lambda: run_in_transaction(broker, attempt)))
+        return await attempt()
+    return await retry_lost_race(lambda: run_in_transaction(broker, attempt))
 
 
 def update_alike(ids: Mapping[Kind, Sequence[Any]], update: Callable[[Kind], Mapping[str, Any]]) -> Iterable[Statement]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, held_target
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow import Flow, delete_many
+from mongoq.protocol.flow import delete_many
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import release
 from mongoq.protocol.sequence.leave import leave
@@ -23,7 +24,7 @@ NOT_IN_ORDER: dict[str, Any] = {"place": {"$exists": False}, "origin.place": {"$
 """Condition of any other item. It may be deleted outside a transaction: no other item waits for it."""
 
 
-def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any], *, blocked: bool = False) -> Flow[int]:
+async def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any], *, blocked: bool = False) -> int:
     """Delete the items that match a filter on items that are not blocked, and return how many.
 
     Items that others may wait for are deleted in transactions of up to 1,000, and the next ones follow; all others
@@ -32,34 +33,34 @@ def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any], *, bl
     This process may not have heard yet of the queue's first sequence, or first dead letter that holds one, so each
     command names the items that it may delete.
     """
-    deleted = (yield from delete_many(blocked_filter(context.name))) if blocked else 0
-    deleted += yield from delete_many({"$and": [filter, NOT_IN_ORDER]})
-    return deleted + (yield from delete_placed(context, filter))
+    deleted = (await perform(delete_many(blocked_filter(context.name)))) if blocked else 0
+    deleted += await perform(delete_many({"$and": [filter, NOT_IN_ORDER]}))
+    return deleted + (await delete_placed(context, filter))
 
 
-def delete_placed(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
+async def delete_placed(context: QueueContext[Any], filter: Mapping[str, Any]) -> int:
     """Delete those of the items that others may wait for."""
     broker, wanted, deleted = context.broker, {"$and": [filter, IN_ORDER]}, 0
     fields = {"sequence": 1, "when": 1, "place": 1, "origin.queue": 1, "origin.place": 1}
     while True:
         # Found outside the transaction, which then reads by ids alone and is short.
-        page = yield from find_few(broker, wanted, [], DELETED_PER_TRANSACTION, projection={"_id": 1})
+        page = await find_few(broker, wanted, [], DELETED_PER_TRANSACTION, projection={"_id": 1})
         ids = {"_id": {"$in": [document["_id"] for document in page]}}
 
-        def delete_page(ids: Mapping[str, Any] = ids) -> Flow[tuple[int, list[Promoted]]]:
+        async def delete_page(ids: Mapping[str, Any] = ids) -> tuple[int, list[Promoted]]:
             still: dict[str, Any] = {"$and": [wanted, ids]}
-            documents = yield from find_few(broker, still, [], DELETED_PER_TRANSACTION, projection=fields, lenient=True)
+            documents = await find_few(broker, still, [], DELETED_PER_TRANSACTION, projection=fields, lenient=True)
             if not documents:
                 return 0, []
-            number = yield from delete_many({"_id": {"$in": [document["_id"] for document in documents]}})
+            number = await perform(delete_many({"_id": {"$in": [document["_id"] for document in documents]}}))
             left = Counter(document["sequence"] for document in documents if "place" in document and "when" in document)
-            promoted = yield from leave(broker, context.name, left)
+            promoted = await leave(broker, context.name, left)
             # What is left of a letter ends its hold.
             targets = [target for document in documents if (target := held_target(document)) is not None]
-            return number, promoted + (yield from release(broker, targets))
+            return number, promoted + (await release(broker, targets))
 
         if page:
-            number, promoted = yield from run_atomic(broker, delete_page)
+            number, promoted = await run_atomic(broker, delete_page)
             record_promoted(broker, promoted)
             deleted += number
         if len(page) < DELETED_PER_TRANSACTION:

@@ -14,7 +14,8 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.statements import send_statements
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Command
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import ensure_possible, update_alike
 from mongoq.protocol.sequence.leave import promote
 from mongoq.protocol.sequence.promotion import Promoted
@@ -47,7 +48,7 @@ class Entry:
         return {"ready_from": when, **fields}
 
 
-def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[str, Entry]]:
+async def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> dict[str, Entry]:
     """Reserve places for so many new items in each sequence of a queue (``find``, ``insert``, ``update``).
 
     Called in the transaction that writes the items. Another transaction that enters or empties one of the sequences
@@ -55,7 +56,7 @@ def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[s
     """
     broker, queue, most = context.broker, context.name, context.settings.max_in_sequence
     ids = {control_id(queue, sequence): sequence for sequence in numbers}
-    documents = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    documents = await find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
     controls: dict[str, Document] = {ids[document["_id"]]: document for document in documents}
     new: list[Document] = []
     known: dict[tuple[int, int], list[str]] = {}
@@ -73,17 +74,17 @@ def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[s
         if heads:
             raised[sequence] = heads
     if new:
-        yield from Command[Any]("insert_many", {"documents": new, "ordered": True})
+        await perform(Command[Any]("insert_many", {"documents": new, "ordered": True}))
     changes = update_alike(known, lambda counts: {"$inc": {"next": counts[0], "open": counts[1]}})
-    yield from send_statements(broker, list(changes))
+    await send_statements(broker, list(changes))
     # Where the limit was raised, items that wait go before the new ones.
-    for sequence, promoted in (yield from promote(broker, queue, raised)).items():
+    for sequence, promoted in (await promote(broker, queue, raised)).items():
         entries[sequence].promoted = promoted
         entries[sequence].heads -= len(promoted)
     return entries
 
 
-def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joined: bool) -> Flow[None]:
+async def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joined: bool) -> None:
     """Prepare the queues whose sequences items enter, before the transaction begins.
 
     Raises:
@@ -92,19 +93,19 @@ def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joine
     for queue in queues:
         context = _context(broker, queue)
         if not joined:
-            yield from ensure_possible(broker)
-        yield from ensure_ready(context)
-        yield from mark_ordered(context, joined=joined)
+            await ensure_possible(broker)
+        await ensure_ready(context)
+        await mark_ordered(context, joined=joined)
 
 
-def enter_all(broker: BrokerContext, wanted: Iterable[Target]) -> Flow[dict[Target, Entry]]:
+async def enter_all(broker: BrokerContext, wanted: Iterable[Target]) -> dict[Target, Entry]:
     """Reserve places in sequences of several queues, one for each time that a sequence is named; see ``enter``."""
     numbers: dict[str, Counter[str]] = {}
     for queue, sequence in wanted:
         numbers.setdefault(queue, Counter())[sequence] += 1
     entries: dict[Target, Entry] = {}
     for queue, each in numbers.items():
-        entered = yield from enter(_context(broker, queue), each)
+        entered = await enter(_context(broker, queue), each)
         entries |= {(queue, sequence): entry for sequence, entry in entered.items()}
     return entries
 

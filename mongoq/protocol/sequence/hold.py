@@ -28,7 +28,6 @@ from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import promote
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
@@ -58,7 +57,7 @@ class Letter(NamedTuple):
     place: int
 
 
-def hold(broker: BrokerContext, queue: str, letters: Sequence[Letter]) -> Flow[None]:
+async def hold(broker: BrokerContext, queue: str, letters: Sequence[Letter]) -> None:
     """Let letters hold the sequences of a queue (``find``, ``update``).
 
     Called in the transaction that buries them, after they have left. It conflicts with a push into the sequence, and
@@ -68,7 +67,7 @@ def hold(broker: BrokerContext, queue: str, letters: Sequence[Letter]) -> Flow[N
         return
     numbers = Counter(letter.sequence for letter in letters)
     ids = [control_id(queue, sequence) for sequence in numbers]
-    documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
+    documents = await find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
     stored = {document["_id"] for document in documents}
     statements: list[Statement] = []
     for letter in letters:
@@ -77,15 +76,15 @@ def hold(broker: BrokerContext, queue: str, letters: Sequence[Letter]) -> Flow[N
         id = control_id(queue, letter.sequence)
         update: dict[str, Any] = {"$push": {"held": {"id": letter.id, "queue": letter.queue, "place": letter.place}}}
         if id not in stored:  # another program has deleted it
-            after = yield from find_last_place(broker, queue, letter.sequence)
+            after = await find_last_place(broker, queue, letter.sequence)
             names = {"queue": queue, "sequence": letter.sequence}
             counts = {"next": max(after, letter.place) + 1, "open": numbers[letter.sequence]}
             update["$setOnInsert"] = {**names, **counts}
         statements.append(("UpdateOne", {"filter": {"_id": id}, "update": update, "upsert": True}))
-    yield from send_statements(broker, statements)
+    await send_statements(broker, statements)
 
 
-def release(broker: BrokerContext, targets: Iterable[Target]) -> Flow[list[Promoted]]:
+async def release(broker: BrokerContext, targets: Iterable[Target]) -> list[Promoted]:
     """End the holds of letters that are not there any more, and return the items that follow (``find``, ``update``).
 
     Called in a transaction, for sequences that may be held. A sequence goes on when none of its letters is left.
@@ -96,18 +95,18 @@ def release(broker: BrokerContext, targets: Iterable[Target]) -> Flow[list[Promo
     promoted: list[Promoted] = []
     for queue, ids in queues.items():
         filter = {"_id": {"$in": ids}, "held": {"$exists": True}}
-        controls = yield from find_few(broker, filter, [("_id", 1)], len(ids))
-        holding = yield from _read_holding(broker, controls)
+        controls = await find_few(broker, filter, [("_id", 1)], len(ids))
+        holding = await _read_holding(broker, controls)
         for control in controls:
             rest = holding[control["_id"]]
             if gone := len(held_entries(control)) - len(rest):
-                promoted += yield from _go_on(broker, queue, control, rest, left=gone)
+                promoted += await _go_on(broker, queue, control, rest, left=gone)
     return promoted
 
 
-def take_back(
+async def take_back(
     broker: BrokerContext, queue: str, letters: Iterable[Document]
-) -> Flow[tuple[dict[Any, int], list[Promoted]]]:
+) -> tuple[dict[Any, int], list[Promoted]]:
     """End the holds of letters that go back to their places; return these places by ``id_key``, and items that follow.
 
     Called in the transaction that moves them. A letter whose hold is not noted any more has no place, such as one of a
@@ -121,18 +120,18 @@ def take_back(
     places: dict[Any, int] = {}
     promoted: list[Promoted] = []
     filter = {"_id": {"$in": list(own)}, "held": {"$exists": True}}
-    controls = (yield from find_few(broker, filter, [("_id", 1)], len(own))) if own else []
+    controls = (await find_few(broker, filter, [("_id", 1)], len(own))) if own else []
     for control in controls:
         back = {_letter_key(letter) for letter in own[control["_id"]]}
         entries = held_entries(control)
         rest = [entry for entry in entries if _entry_key(entry, control) not in back]
         if len(rest) < len(entries):
             places |= {id_key(each["id"]): each["place"] for each in entries if each not in rest}
-            promoted += yield from _go_on(broker, queue, control, rest, left=0)
+            promoted += await _go_on(broker, queue, control, rest, left=0)
     return places, promoted
 
 
-def release_all(broker: BrokerContext, queue: str) -> Flow[int]:
+async def release_all(broker: BrokerContext, queue: str) -> int:
     """End the holds of a queue whose letters are gone, and return how many items follow.
 
     Takes a ``find`` in the control documents of the queue's sequences, one in the letters for each 1,000 held
@@ -140,13 +139,13 @@ def release_all(broker: BrokerContext, queue: str) -> Flow[int]:
     """
     number, after = 0, ""
     while True:
-        controls = yield from find_held(broker, queue, after)
-        holding = yield from _read_holding(broker, controls)
+        controls = await find_held(broker, queue, after)
+        holding = await _read_holding(broker, controls)
         ended = [each for each in controls if len(holding[each["_id"]]) < len(held_entries(each))]
         targets = [(control["queue"], control["sequence"]) for control in ended]
         for start in range(0, len(targets), RELEASED_PER_TRANSACTION):
             some = targets[start : start + RELEASED_PER_TRANSACTION]
-            promoted = yield from run_atomic(broker, partial(release, broker, some))
+            promoted = await run_atomic(broker, partial(release, broker, some))
             record_promoted(broker, promoted)
             number += len(promoted)
         if len(controls) < HELD_PER_PAGE:
@@ -154,36 +153,36 @@ def release_all(broker: BrokerContext, queue: str) -> Flow[int]:
         after = controls[-1]["_id"]
 
 
-def find_held(broker: BrokerContext, queue: str, after: str = "") -> Flow[list[Document]]:
+async def find_held(broker: BrokerContext, queue: str, after: str = "") -> list[Document]:
     """Find control documents of held sequences of a queue behind one, 1,000 at most (``find``)."""
     own = {**prefix_filter(control_prefix(queue)), "queue": queue, "held": {"$exists": True}}
     filter = {"$and": [own, {"_id": {"$gt": after}}]}
-    return (yield from find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE))
+    return await find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE)
 
 
-def find_held_from(broker: BrokerContext, dead: str, after: str) -> Flow[list[Document]]:
+async def find_held_from(broker: BrokerContext, dead: str, after: str) -> list[Document]:
     """Find control documents of sequences that letters of a dead queue hold, behind one, 1,000 at most (``find``)."""
     filter = {"$and": [prefix_filter(SEQUENCE_PREFIX), {"_id": {"$gt": after}}], "held.queue": dead}
-    return (yield from find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE))
+    return await find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE)
 
 
-def find_letters(
+async def find_letters(
     broker: BrokerContext, controls: Sequence[Document], fields: Mapping[str, Any] | None = None
-) -> Flow[dict[Any, list[Document]]]:
+) -> dict[Any, list[Document]]:
     """Find the letters that hold sequences, live and as buried, by the ``_id`` of the control document (``find``)."""
     held = {_entry_key(entry, control): control["_id"] for control in controls for entry in held_entries(control)}
     letters: dict[Any, list[Document]] = {}
     if held:
         ids = [entry["id"] for control in controls for entry in held_entries(control)]
         live = {"_id": {"$in": ids}, "when": {"$gte": BEGINNING}}
-        found = yield from find_few(broker, live, [("_id", 1)], len(ids), projection=fields, lenient=True)
+        found = await find_few(broker, live, [("_id", 1)], len(ids), projection=fields, lenient=True)
         for letter in found:
             if (key := _letter_key(letter)) in held:
                 letters.setdefault(held[key], []).append(letter)
     return letters
 
 
-def find_held_letters(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[set[Any]]:
+async def find_held_letters(context: QueueContext[Any], items: Iterable[Item[Any]]) -> set[Any]:
     """Return the keys (``id_key``) of the dead letters among items that hold their sequences (``find``).
 
     Without a letter that says so there is no command.
@@ -193,23 +192,23 @@ def find_held_letters(context: QueueContext[Any], items: Iterable[Item[Any]]) ->
         return set()
     ids = list({control_id(*target) for target in targets.values()})
     fields = {"held": 1}
-    controls = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=fields)
+    controls = await find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=fields)
     listed = {id_key(entry["id"]) for control in controls for entry in held_entries(control)}
     return listed & targets.keys()
 
 
-def _go_on(
+async def _go_on(
     broker: BrokerContext, queue: str, control: Document, rest: Sequence[Mapping[str, Any]], *, left: int
-) -> Flow[list[Promoted]]:
+) -> list[Promoted]:
     """Note that only the rest of the letters holds a sequence; ``left`` letters have gone, and others become heads.
 
     Without a rest, as many items follow as the queue allows, since none has followed in the meantime.
     """
     opened = max(control["open"] - left, len(rest))
     promoted: list[Promoted] = []
-    if not rest and (room := (yield from read_limit(broker, queue)) - opened) > 0:
+    if not rest and (room := (await read_limit(broker, queue)) - opened) > 0:
         sequence = control["sequence"]
-        promoted = (yield from promote(broker, queue, {sequence: room}))[sequence]
+        promoted = (await promote(broker, queue, {sequence: room}))[sequence]
     opened += len(promoted)
     filter = {"_id": control["_id"]}
     if not opened:
@@ -218,13 +217,13 @@ def _go_on(
         statement = ("UpdateOne", {"filter": filter, "update": {"$set": {"open": opened, "held": list(rest)}}})
     else:
         statement = ("UpdateOne", {"filter": filter, "update": {"$set": {"open": opened}, "$unset": {"held": ""}}})
-    yield from send_statements(broker, [statement])
+    await send_statements(broker, [statement])
     return promoted
 
 
-def _read_holding(broker: BrokerContext, controls: Sequence[Document]) -> Flow[dict[Any, list[Mapping[str, Any]]]]:
+async def _read_holding(broker: BrokerContext, controls: Sequence[Document]) -> dict[Any, list[Mapping[str, Any]]]:
     """Read which entries of control documents have their letters, live and as buried (``find``), by ``_id``."""
-    letters = yield from find_letters(broker, controls, LETTER_FIELDS)
+    letters = await find_letters(broker, controls, LETTER_FIELDS)
     there = {_letter_key(letter) for found in letters.values() for letter in found}
     return {
         control["_id"]: [entry for entry in held_entries(control) if _entry_key(entry, control) in there]
@@ -245,16 +244,16 @@ def _entry_key(entry: Mapping[str, Any], control: Document) -> Any:
     )
 
 
-def read_limit(broker: BrokerContext, queue: str) -> Flow[int]:
+async def read_limit(broker: BrokerContext, queue: str) -> int:
     """Read ``max_in_sequence`` of a queue; this process may not know its settings (``find``)."""
-    document = yield from find_one(broker, {"_id": CONTROL_PREFIX + queue}, {"settings.max_in_sequence": 1})
+    document = await find_one(broker, {"_id": CONTROL_PREFIX + queue}, {"settings.max_in_sequence": 1})
     settings = (document or {}).get("settings")
     most = settings.get("max_in_sequence") if isinstance(settings, Mapping) else None
     return int(most) if isinstance(most, int | float) and most >= 1 else DEFAULT_MAX_IN_SEQUENCE
 
 
-def find_last_place(broker: BrokerContext, queue: str, sequence: str) -> Flow[int]:
+async def find_last_place(broker: BrokerContext, queue: str, sequence: str) -> int:
     """Find the last place that an item of a sequence has (``find``); -1 without items."""
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
-    documents = yield from find_few(broker, filter, [("place", -1)], 1, projection={"place": 1})
+    documents = await find_few(broker, filter, [("place", -1)], 1, projection={"place": 1})
     return int(documents[0]["place"]) if documents else -1

@@ -18,7 +18,8 @@ from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_en
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Command
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import update_alike
 from mongoq.protocol.sequence.promotion import (
     FIRST_FIELDS,
@@ -35,9 +36,9 @@ MAX_LOOKUPS = 1_000
 """Sequences that one command looks up, at most."""
 
 
-def leave(
+async def leave(
     broker: BrokerContext, queue: str, numbers: Mapping[str, int], *, taker: Taker | None = None
-) -> Flow[list[Promoted]]:
+) -> list[Promoted]:
     """Promote the next items of sequences that so many heads have left, and return them.
 
     Called in the transaction in which the heads leave, after they have. ``record_promoted`` follows it. Where one head
@@ -54,17 +55,17 @@ def leave(
     known: Mapping[str, list[Document]] | None = None
     if most == 1 and list(numbers.values()) == [1] and not broker.serverless:
         id, held = control_id(queue, names[0]), {"held": 1}
-        if not may_be_held or not held_entries((yield from find_one(broker, {"_id": id}, held)) or {}):
-            first, is_known = yield from promote_first(broker, queue, names[0], taker)
+        if not may_be_held or not held_entries((await find_one(broker, {"_id": id}, held)) or {}):
+            first, is_known = await promote_first(broker, queue, names[0], taker)
             if first is not None:
                 return [first]
-            known = {names[0]: [] if is_known else (yield from _find_following(broker, queue, names[0], 1))}
+            known = {names[0]: [] if is_known else (await _find_following(broker, queue, names[0], 1))}
     promoted: list[Promoted] = []
     reduced: dict[int, list[str]] = {}
     closed: list[str] = []
     for start in range(0, len(names), MAX_LOOKUPS):
         some = {name: numbers[name] for name in names[start : start + MAX_LOOKUPS]}
-        found = yield from _look_up(broker, queue, some, most, known, may_be_held=may_be_held)
+        found = await _look_up(broker, queue, some, most, known, may_be_held=may_be_held)
         for sequence, (control, following) in found.items():
             chosen = following[: _room(control, numbers[sequence], most)]
             promoted += [make_promoted(queue, document, now) for document in chosen]
@@ -78,7 +79,7 @@ def leave(
     statements = [*_promotions(promoted), *update_alike(reduced, lambda left: {"$inc": {"open": -left}})]
     if closed:
         statements.append(("DeleteMany", {"filter": {"_id": {"$in": closed}}}))
-    yield from send_statements(broker, statements)
+    await send_statements(broker, statements)
     return promoted
 
 
@@ -90,7 +91,7 @@ def _promotions(promoted: Iterable[Promoted]) -> Iterable[Statement]:
     return update_alike(dates, lambda when: {"$set": {"when": when}, "$unset": {"ready_from": ""}})
 
 
-def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[list[Promoted]]:
+async def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> list[Promoted]:
     """Take the places of items that have left their queues by other statements, and let the next ones follow.
 
     Called in the transaction of these statements; items without a place are left out.
@@ -102,19 +103,19 @@ def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[li
     promoted: list[Promoted] = []
     for queue, placed in queues.items():
         left = {"_id": {"$in": [item.id for item in placed]}}
-        yield from Command[Any]("update_many", {"filter": left, "update": {"$unset": {"place": ""}}})
-        promoted += yield from leave(broker, queue, Counter(str(item.sequence) for item in placed))
+        await perform(Command[Any]("update_many", {"filter": left, "update": {"$unset": {"place": ""}}}))
+        promoted += await leave(broker, queue, Counter(str(item.sequence) for item in placed))
     return promoted
 
 
-def promote(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow[dict[str, list[Promoted]]]:
+async def promote(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> dict[str, list[Promoted]]:
     """Promote up to so many items of each sequence, without any change of the control documents; return them."""
     now = broker.clock.now()
     promoted: dict[str, list[Promoted]] = {}
     for sequence, number in numbers.items():
-        following = yield from _find_following(broker, queue, sequence, number)
+        following = await _find_following(broker, queue, sequence, number)
         promoted[sequence] = [make_promoted(queue, document, now) for document in following]
-    yield from send_statements(broker, list(_promotions(item for items in promoted.values() for item in items)))
+    await send_statements(broker, list(_promotions(item for items in promoted.values() for item in items)))
     return promoted
 
 
@@ -128,7 +129,7 @@ def _room(control: Document, number: int, most: int | None) -> int:
     return max(most - max(opened - number, 0), 0)
 
 
-def _look_up(
+async def _look_up(
     broker: BrokerContext,
     queue: str,
     numbers: Mapping[str, int],
@@ -136,7 +137,7 @@ def _look_up(
     known: Mapping[str, list[Document]] | None,
     *,
     may_be_held: bool,
-) -> Flow[dict[str, tuple[Document, list[Document]]]]:
+) -> dict[str, tuple[Document, list[Document]]]:
     """Read the control document of each sequence, and the items that are next in it (``aggregate``, ``find``).
 
     A sequence whose control document is gone, deleted by hand, has what another head would find: its next items. The
@@ -146,12 +147,12 @@ def _look_up(
     most = max(*numbers.values(), limit or 1)
     following = dict(known or {})
     if not known and most == 1:
-        following = yield from _find_first(broker, queue, list(numbers))
+        following = await _find_first(broker, queue, list(numbers))
     elif not known and not broker.serverless and len(numbers) > 1:
-        following = yield from _join_following(broker, queue, list(numbers), most)
+        following = await _join_following(broker, queue, list(numbers), most)
     elif not known:
         for sequence in numbers:
-            following[sequence] = yield from _find_following(broker, queue, sequence, most)
+            following[sequence] = await _find_following(broker, queue, sequence, most)
     ids = {
         control_id(queue, name): name
         for name, number in numbers.items()
@@ -159,12 +160,12 @@ def _look_up(
     }
     controls: dict[str, Document] = {}
     if ids:
-        documents = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+        documents = await find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
         controls = {ids[document["_id"]]: document for document in documents}
     return {name: (controls.get(name, {}), following[name]) for name in numbers}
 
 
-def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> Flow[dict[str, list[Document]]]:
+async def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> dict[str, list[Document]]:
     """Find the next item of each sequence; none where a head is there, which is so after the limit was lowered.
 
     Of many sequences the server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with
@@ -174,7 +175,7 @@ def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> 
     if broker.serverless or len(sequences) == 1:
         for sequence in sequences:
             filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
-            for document in (yield from find_few(broker, filter, [("place", 1)], 1, projection=FIRST_FIELDS)):
+            for document in await find_few(broker, filter, [("place", 1)], 1, projection=FIRST_FIELDS):
                 first[sequence] = document
     else:
         pipeline: list[Mapping[str, Any]] = [
@@ -183,18 +184,18 @@ def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> 
             {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
             {"$project": {f"first.{name}": 1 for name in ("_id", *FIRST_FIELDS)}},
         ]
-        documents: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+        documents: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
         first = {document["_id"]: document["first"] for document in documents}
     following = {name: [first[name]] if name in first and "when" not in first[name] else [] for name in sequences}
     for name, document in first.items():
         if not isinstance(document.get("when", document.get("ready_from")), datetime):
-            following[name] = yield from _find_following(broker, queue, name, 1)
+            following[name] = await _find_following(broker, queue, name, 1)
     return following
 
 
-def _join_following(
+async def _join_following(
     broker: BrokerContext, queue: str, sequences: Sequence[str], most: int
-) -> Flow[dict[str, list[Document]]]:
+) -> dict[str, list[Document]]:
     """Find up to so many next items of each sequence, by their control documents (``aggregate`` with ``$lookup``)."""
     blocked: list[Mapping[str, Any]] = [
         {"$match": {**blocked_filter(queue), "ready_from": MAY_FOLLOW}},
@@ -209,11 +210,11 @@ def _join_following(
         {"$lookup": {**lookup, "as": "following"}},
         {"$project": {"following": 1}},
     ]
-    documents: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+    documents: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
     found = {ids[document["_id"]]: document["following"] for document in documents}
     return {sequence: found.get(sequence, []) for sequence in sequences}
 
 
-def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> Flow[list[Document]]:
+async def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> list[Document]:
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": MAY_FOLLOW}
-    return (yield from find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS))
+    return await find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS)

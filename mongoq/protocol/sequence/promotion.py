@@ -16,7 +16,8 @@ from typing import Any
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document
 from mongoq.model.sequence import HAS_PLACE
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Command
+from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.taker import Handed, Taker
 
@@ -69,9 +70,9 @@ def record_promoted(broker: BrokerContext, promoted: Iterable[Promoted]) -> None
         broker.record_put(item.queue, item.when, *priorities, id=item.id, is_new=False)
 
 
-def promote_first(
+async def promote_first(
     broker: BrokerContext, queue: str, sequence: str, taker: Taker | None
-) -> Flow[tuple[Promoted | None, bool]]:
+) -> tuple[Promoted | None, bool]:
     """Promote the item with the first place of a sequence, unless it is a head (``findAndModify``).
 
     Called in a transaction. Returns the item, and false if another program has written a date that cannot be used.
@@ -86,7 +87,7 @@ def promote_first(
     if marks is None:
         arguments["projection"] = FIRST_FIELDS
     # Undecoded: an error would keep the item before it from being settled.
-    before = yield Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes")
+    before = await perform(Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes"))
     if before is None:
         return None, True
     if "when" in before:

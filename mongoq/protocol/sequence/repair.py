@@ -17,7 +17,8 @@ from mongoq.model.sequence import HAS_PLACE, control_id, control_prefix, heads_f
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Command
+from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import find_last_place, read_limit, release_all
 from mongoq.protocol.sequence.leave import promote
@@ -34,33 +35,33 @@ HEAD_FIELDS = {"when": 1, "reserved": 1}
 """Projection of a head: what its state follows from, without its payload."""
 
 
-def repair_sequences(context: QueueContext[Any]) -> Flow[int]:
+async def repair_sequences(context: QueueContext[Any]) -> int:
     """Count anew the sequences that differ from their control documents; return how many items go, or wait, by that.
 
     Before that, holds of dead letters end that are not there any more. Each sequence that looks so is read again in a
     transaction. A crash in between leaves the others.
     """
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     broker, queue = context.broker, context.name
-    number = yield from release_all(broker, queue)
+    number = await release_all(broker, queue)
     for find in find_miscounted, find_uncounted:
         following: str | None = ""
         while following is not None:
-            sequences, following = yield from find(broker, queue, following)
-            number += yield from repair_all(broker, queue, sequences)
+            sequences, following = await find(broker, queue, following)
+            number += await repair_all(broker, queue, sequences)
     return number
 
 
-def find_miscounted(broker: BrokerContext, queue: str, after: str = "") -> Flow[tuple[list[str], str | None]]:
+async def find_miscounted(broker: BrokerContext, queue: str, after: str = "") -> tuple[list[str], str | None]:
     """Find sequences that seem to have fewer or more heads than they count (``find``, ``aggregate``).
 
     Looks at up to 1,000 control documents behind one, and returns such sequences, and the ``_id`` behind which the next
     look begins; ``None`` at the end. A transaction of another process in between may make a sequence seem so.
     """
     filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
-    controls = yield from find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
+    controls = await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
     looked_at = controls[: max(1, MAX_HEADS // max(_most(controls), 1))]
-    heads = yield from read_heads(broker, queue, looked_at)
+    heads = await read_heads(broker, queue, looked_at)
     is_end = len(looked_at) == len(controls) < CONTROLS_PER_PAGE
     miscounted = [
         each["sequence"] for each in looked_at if len(heads[each["_id"]]) + len(held_entries(each)) != each["open"]
@@ -68,7 +69,7 @@ def find_miscounted(broker: BrokerContext, queue: str, after: str = "") -> Flow[
     return miscounted, None if is_end else looked_at[-1]["_id"]
 
 
-def find_uncounted(broker: BrokerContext, queue: str, after: str = "") -> Flow[tuple[list[str], str | None]]:
+async def find_uncounted(broker: BrokerContext, queue: str, after: str = "") -> tuple[list[str], str | None]:
     """Find sequences without a control document, by the places of items behind a sequence (``aggregate``, ``find``).
 
     Returns them, and the sequence behind which the next look begins; ``None`` at the end.
@@ -79,17 +80,17 @@ def find_uncounted(broker: BrokerContext, queue: str, after: str = "") -> Flow[t
         {"$limit": PLACES_PER_PAGE},
         {"$group": {"_id": "$sequence", "places": {"$sum": 1}}},
     ]
-    groups: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+    groups: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
     if not groups:
         return [], None
     ids = {control_id(queue, group["_id"]): group["_id"] for group in groups}
-    stored = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids), projection={"_id": 1})
+    stored = await find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids), projection={"_id": 1})
     uncounted = [ids[id] for id in ids.keys() - {document["_id"] for document in stored}]
     is_end = sum(group["places"] for group in groups) < PLACES_PER_PAGE
     return uncounted, None if is_end else max(ids.values())
 
 
-def read_heads(broker: BrokerContext, queue: str, controls: Sequence[Document]) -> Flow[Mapping[Any, list[Document]]]:
+async def read_heads(broker: BrokerContext, queue: str, controls: Sequence[Document]) -> Mapping[Any, list[Document]]:
     """Read the heads of sequences, without payloads, by the ``_id`` of the control document (``aggregate``).
 
     Heads have the first places, so one item more is read of each sequence than the largest number of heads counted.
@@ -97,7 +98,7 @@ def read_heads(broker: BrokerContext, queue: str, controls: Sequence[Document]) 
     heads: dict[Any, list[Document]] = {control["_id"]: [] for control in controls}
     if broker.serverless:
         for control in controls:
-            heads[control["_id"]] = yield from find_heads(
+            heads[control["_id"]] = await find_heads(
                 broker, queue, control["sequence"], control["open"] + 1, HEAD_FIELDS
             )
         return heads
@@ -116,7 +117,7 @@ def read_heads(broker: BrokerContext, queue: str, controls: Sequence[Document]) 
         {"$project": {"first": 1}},
     ]
     arguments = {"pipeline": pipeline, "batchSize": len(controls)}
-    documents: list[Any] = yield from Command("aggregate", arguments)
+    documents: list[Any] = await perform(Command("aggregate", arguments))
     for document in documents:
         heads[document["_id"]] = [item for item in document["first"] if isinstance(item.get("when"), datetime)]
     return heads
@@ -126,17 +127,17 @@ def _most(controls: Iterable[Document]) -> int:
     return max((int(control["open"]) for control in controls), default=0)
 
 
-def repair_all(broker: BrokerContext, queue: str, sequences: Iterable[str]) -> Flow[int]:
+async def repair_all(broker: BrokerContext, queue: str, sequences: Iterable[str]) -> int:
     """Count these sequences anew, each in a transaction; return how many items go, or wait, by that."""
     number = 0
     for sequence in sequences:
-        promoted, postponed = yield from run_atomic(broker, partial(_count_anew, broker, queue, sequence))
+        promoted, postponed = await run_atomic(broker, partial(_count_anew, broker, queue, sequence))
         record_promoted(broker, promoted)
         number += len(promoted) + postponed
     return number
 
 
-def forget_sequences(broker: BrokerContext, queue: str) -> Flow[None]:
+async def forget_sequences(broker: BrokerContext, queue: str) -> None:
     """Delete the control documents of a queue's sequences without items, each in a transaction.
 
     Where an item was pushed meanwhile, its sequence is counted anew. No dead letter holds any of them after that.
@@ -144,44 +145,44 @@ def forget_sequences(broker: BrokerContext, queue: str) -> Flow[None]:
     after = ""
     while True:
         filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
-        controls = yield from find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE, projection={"sequence": 1})
+        controls = await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE, projection={"sequence": 1})
         for control in controls:
             attempt = partial(_count_anew, broker, queue, control["sequence"], holds=False)
-            promoted, _ = yield from run_atomic(broker, attempt)
+            promoted, _ = await run_atomic(broker, attempt)
             record_promoted(broker, promoted)
         if len(controls) < CONTROLS_PER_PAGE:
             return
         after = controls[-1]["_id"]
 
 
-def _count_anew(
+async def _count_anew(
     broker: BrokerContext, queue: str, sequence: str, *, holds: bool = True
-) -> Flow[tuple[list[Promoted], int]]:
+) -> tuple[list[Promoted], int]:
     """Let as many items of a sequence be heads as the queue allows, and count them; called in a transaction.
 
     A letter that holds is one of them, unless its hold ends (``holds``). Returns the items that follow, and how many
     heads wait again; no caller holds these. Without items and letters the control document goes.
     """
     id = control_id(queue, sequence)
-    control = (yield from find_one(broker, {"_id": id})) or {}
+    control = (await find_one(broker, {"_id": id})) or {}
     held = held_entries(control) if holds else []
-    heads = yield from find_heads(broker, queue, sequence, MAX_HEADS, HEAD_FIELDS)
-    room = (yield from read_limit(broker, queue)) - len(held) - len(heads)
+    heads = await find_heads(broker, queue, sequence, MAX_HEADS, HEAD_FIELDS)
+    room = (await read_limit(broker, queue)) - len(held) - len(heads)
     postponed = [head for head in reversed(heads) if head.get("reserved") is not True][: max(-room, 0)]
     statements: list[Statement] = []
     for head in postponed:
         wait = {"$set": {"ready_from": head["when"]}, "$unset": {"when": ""}}
         statements.append(("UpdateOne", {"filter": {"_id": head["_id"]}, "update": wait}))
-    yield from send_statements(broker, statements)
+    await send_statements(broker, statements)
     follows = room > 0 and not held
-    promoted = (yield from promote(broker, queue, {sequence: room}))[sequence] if follows else []
+    promoted = (await promote(broker, queue, {sequence: room}))[sequence] if follows else []
     opened = len(held) + len(heads) - len(postponed) + len(promoted)
     is_changed = bool(postponed or promoted) or len(held_entries(control)) > len(held)
     if opened == control.get("open", 0) and (opened or not control) and not is_changed:
         return [], 0
     statement: Statement = ("DeleteMany", {"filter": {"_id": id}})
     if opened:
-        last = yield from find_last_place(broker, queue, sequence)
+        last = await find_last_place(broker, queue, sequence)
         # One place is left out, so that this is a change in any case: it then conflicts with a push into the sequence,
         # and with a settlement that nothing follows.
         fields = {
@@ -192,13 +193,13 @@ def _count_anew(
         }
         update = {"$set": fields} if holds else {"$set": fields, "$unset": {"held": ""}}
         statement = ("UpdateOne", {"filter": {"_id": id}, "update": update, "upsert": True})
-    yield from send_statements(broker, [statement])
+    await send_statements(broker, [statement])
     return promoted, len(postponed)
 
 
-def find_heads(
+async def find_heads(
     broker: BrokerContext, queue: str, sequence: str, most: int, fields: Mapping[str, Any] | None = None
-) -> Flow[list[Document]]:
+) -> list[Document]:
     """Find up to ``most`` heads of a sequence; the index has them before the others."""
     filter = {**heads_filter(queue), "sequence": sequence}
-    return (yield from find_few(broker, filter, [("place", 1)], most, projection=fields, lenient=True))
+    return await find_few(broker, filter, [("place", 1)], most, projection=fields, lenient=True)

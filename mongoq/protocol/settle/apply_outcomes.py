@@ -33,7 +33,6 @@ from mongoq.model.outcomes import (
     make_unknown_error,
 )
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.sequence.enter import record_new
 from mongoq.protocol.settle.bulk import run_bulk
@@ -55,9 +54,9 @@ ItemOutcome = tuple[Item[Any], ResolvedOutcome]
 # --- at least once -------------------------------------------------------------------------------
 
 
-def apply_outcomes(
+async def apply_outcomes(
     context: QueueContext[Any], outcomes: Iterable[ItemOutcome], resolve: Resolve
-) -> Flow[Mapping[Any, Exception]]:
+) -> Mapping[Any, Exception]:
     """Settle items by their outcomes, in as few commands as possible.
 
     Outcomes that need a transaction come last, many items in each.
@@ -67,18 +66,18 @@ def apply_outcomes(
 
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
-    return (yield from apply_outcomes_of_queues([(context, outcomes)], resolve))
+    return await apply_outcomes_of_queues([(context, outcomes)], resolve)
 
 
-def apply_outcomes_of_queues(
+async def apply_outcomes_of_queues(
     parts: Iterable[tuple[QueueContext[Any], Iterable[ItemOutcome]]], resolve: Resolve
-) -> Flow[Mapping[Any, Exception]]:
+) -> Mapping[Any, Exception]:
     """Settle items of several queues by their outcomes; items that are settled elsewhere go there together."""
     failed: dict[Any, Exception] = {}
     elsewhere: dict[Any, list[Any]] = {}
     parts = list(parts)
     for context, _ in parts:  # before anything is sent: an error would hide what became of the items
-        yield from ensure_ready(context)
+        await ensure_ready(context)
     for context, outcomes in parts:
         batch, moves = Batch(context.broker.clock), Moves(context, resolve)
         settlements: list[Wanted] = []
@@ -94,10 +93,10 @@ def apply_outcomes_of_queues(
                         settlements.append((item, _make_settlement(context, item, outcome, batch, moves)))
             except MongoqError as error:
                 failed[id_key(item.id)] = error
-        failed |= (yield from run_bulk(context, settlements)).failed
-        failed |= yield from fork_items(context, forks, batch, moves)
+        failed |= (await run_bulk(context, settlements)).failed
+        failed |= await fork_items(context, forks, batch, moves)
     for settle_entries, entries in elsewhere.items():
-        failed |= yield from settle_entries(entries)
+        failed |= await settle_entries(entries)
     return failed
 
 
@@ -152,20 +151,20 @@ def find_problem(
 # --- at most once --------------------------------------------------------------------------------
 
 
-def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Mapping[Any, Exception]]:
+async def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Mapping[Any, Exception]:
     """Settle reserved items before they are run (as ``commit`` does), and return the errors of unsettled items.
 
     A crash after it has lost the run. An item with an uncertain result must not be run either.
     """
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     batch = Batch(context.broker.clock)
-    tally = yield from run_bulk(context, [(item, make_commit(context, item, batch)) for item in items])
+    tally = await run_bulk(context, [(item, make_commit(context, item, batch)) for item in items])
     return tally.failed
 
 
-def apply_outcomes_at_most_once(
+async def apply_outcomes_at_most_once(
     context: QueueContext[Any], outcomes: Sequence[ItemOutcome], resolve: Resolve
-) -> Flow[Mapping[Any, Exception]]:
+) -> Mapping[Any, Exception]:
     """Push the outputs of items that have left their queue (``insert``), each by its outcome; release the other items.
 
     Returns the errors of items without pushed outputs, by ``id_key``. A failed item goes to the dead queue, without
@@ -173,17 +172,17 @@ def apply_outcomes_at_most_once(
     well.
     """
     released = [(item, outcome) for item, outcome in outcomes if isinstance(outcome, Release)]
-    failed: dict[Any, Exception] = {**(yield from apply_outcomes(context, released, resolve))} if released else {}
+    failed: dict[Any, Exception] = {**(await apply_outcomes(context, released, resolve))} if released else {}
     moves = Moves(context, resolve)
     for item, outcome in outcomes:
         try:
-            yield from _push_by_outcome(context, item, outcome, moves)
+            await _push_by_outcome(context, item, outcome, moves)
         except Exception as error:
             failed[id_key(item.id)] = error
     return failed
 
 
-def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves) -> Flow[None]:
+async def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves) -> None:
     """Push what comes of an item that has left its queue; all outputs are checked before the first one is pushed."""
     match outcome:
         case Done() | Drop() | Release():
@@ -206,7 +205,7 @@ def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: Resol
             raise make_unknown_error(outcome)
     for envelope in outputs:
         envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
-        yield from insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
+        await insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
         record_new(context.broker, envelope)
     if isinstance(outcome, Failed | Dead) and outputs:
         context.count("dead")

@@ -21,7 +21,6 @@ from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import MAX_STATEMENTS, number_found
 from mongoq.protocol.flow import (
     Command,
-    Flow,
     Interruption,
     PartlyRefused,
     Refused,
@@ -30,6 +29,7 @@ from mongoq.protocol.flow import (
     finish,
     own_error,
 )
+from mongoq.protocol.perform import perform
 from mongoq.protocol.settle.exchange import Exchange, run_exchange
 from mongoq.protocol.settle.in_order import (
     InOrder,
@@ -77,20 +77,20 @@ def check_items(context: QueueContext[Any], items: Any, argument: str = "items")
     return checked
 
 
-def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[None]:
+async def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> None:
     """Settle items.
 
     All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
     until there is a reply, ``SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
     """
-    tally = yield from run_bulk(context, wanted)
+    tally = await run_bulk(context, wanted)
     # An id that is not hashable (written by another program) is named by its text.
     ids = {id_key(item.id): item.id for item, _ in wanted} if tally.failed else {}
     failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in tally.failed.items()}
     finish(context.name, tally.done, failed)
 
 
-def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkResult]:
+async def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> BulkResult:
     """Settle items, and return the result of each item without raising."""
     soon = context.broker.clock.now() + LEASE_MARGIN
     tally = BulkResult()
@@ -105,20 +105,20 @@ def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkR
             alone.append(pair)
         else:
             together.append(pair)
-    yield from _run_bulk(context, list(group_by_statement(together)), alone, tally)
+    await _run_bulk(context, list(group_by_statement(together)), alone, tally)
     if in_order:
-        yield from _run_in_order(context, in_order, tally)
+        await _run_in_order(context, in_order, tally)
     return tally
 
 
-def _run_in_order(context: QueueContext[Any], wanted: Sequence[Wanted], tally: BulkResult) -> Flow[None]:
+async def _run_in_order(context: QueueContext[Any], wanted: Sequence[Wanted], tally: BulkResult) -> None:
     """Settle items of sequences, many in one transaction; one with a patch has a transaction of its own.
 
     A crash before a commit leaves its items reserved to the ends of their leases; after it, the next ones have
     followed.
     """
     try:
-        yield from get_ready_to_enter(context, wanted, joined=False)
+        await get_ready_to_enter(context, wanted, joined=False)
     except Exception as error:
         tally.failed |= {id_key(item.id): own_error(error) for item, _ in wanted}
         return
@@ -130,29 +130,29 @@ def _run_in_order(context: QueueContext[Any], wanted: Sequence[Wanted], tally: B
     exchange = Exchange(context, partial(settle_within, context), itemgetter(0), record)
     shared = [pair for pair in wanted if pair[1].patch is None]
     for chunk in chunks(shared, lambda pair: pair[1].size, most=MAX_TRANSACTION_ITEMS):
-        tally.failed |= yield from run_exchange(exchange, chunk)
-    yield from _settle_alone(context, [pair for pair in wanted if pair[1].patch is not None], tally)
+        tally.failed |= await run_exchange(exchange, chunk)
+    await _settle_alone(context, [pair for pair in wanted if pair[1].patch is not None], tally)
 
 
-def _run_bulk(
+async def _run_bulk(
     context: QueueContext[Any], groups: list[Group], alone: Iterable[Wanted], tally: BulkResult
-) -> Flow[None]:
+) -> None:
     """Settle groups of items in bulks, and then items that need a command each."""
     try:
         rest = list(alone)
         for bulk in chunks(groups, lambda group: group.settlement.size, items=_number, most=MAX_STATEMENTS):
-            rest += yield from _send_bulk(context, bulk, tally)
-        yield from _settle_alone(context, rest, tally)
+            rest += await _send_bulk(context, bulk, tally)
+        await _settle_alone(context, rest, tally)
     except Exception as error:
         resolved = {*map(id_key, tally.done), *tally.failed}
         every = [*_list_wanted(groups), *alone]
         tally.failed |= {key: own_error(error) for item, _ in every if (key := id_key(item.id)) not in resolved}
 
 
-def _settle_alone(context: QueueContext[Any], wanted: Iterable[Wanted], tally: BulkResult) -> Flow[None]:
+async def _settle_alone(context: QueueContext[Any], wanted: Iterable[Wanted], tally: BulkResult) -> None:
     for item, settlement in wanted:
         try:
-            yield from settle_one(context, item, settlement)
+            await settle_one(context, item, settlement)
             tally.done.append(item.id)
         except (Interruption, ReservationLost, ArgumentInvalid) as error:
             tally.failed[id_key(item.id)] = own_error(error)
@@ -166,20 +166,20 @@ def _list_wanted(groups: Iterable[Group]) -> list[Wanted]:
     return [(item, group.settlement) for group in groups for item in group.items]
 
 
-def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult) -> Flow[list[Wanted]]:
+async def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult) -> list[Wanted]:
     """Send one bulk, and return the items that have to be settled alone: the command has left them as they were."""
     requests = [group.statement() for group in bulk]
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found)
     command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
 
-    def send() -> Flow[tuple[Mapping[int, Exception], int]]:
+    async def send() -> tuple[Mapping[int, Exception], int]:
         try:
-            return {}, (yield from command)
+            return {}, (await perform(command))
         except PartlyRefused as refused:
             return refused.refusals, refused.total
 
     try:
-        (refusals, total), again = yield from retry_and_report(send)
+        (refusals, total), again = await retry_and_report(send)
     except ReplyLost as reply:
         tally.failed |= {id_key(id): reply.cause for group in bulk for id in group.ids}
         return []
@@ -188,7 +188,7 @@ def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult)
     if total == sum(map(_number, groups)):
         _record_done(context, groups, tally)
     else:
-        rest = yield from _resolve_by_reading(context, _list_wanted(groups), None if again else total, tally)
+        rest = await _resolve_by_reading(context, _list_wanted(groups), None if again else total, tally)
     halfway: list[Group] = []
     for place, error in refusals.items():
         group = bulk[place]
@@ -199,7 +199,7 @@ def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult)
         else:
             tally.failed[id_key(group.ids[0])] = own_error(error)
     if halfway:
-        rest += yield from _resolve_by_reading(context, _list_wanted(halfway), None, tally, refused=True)
+        rest += await _resolve_by_reading(context, _list_wanted(halfway), None, tally, refused=True)
     return rest
 
 
@@ -209,9 +209,9 @@ def _record_done(context: QueueContext[Any], groups: Sequence[Group], tally: Bul
     record_settled(context, groups)
 
 
-def _resolve_by_reading(
+async def _resolve_by_reading(
     context: QueueContext[Any], wanted: list[Wanted], total: int | None, tally: BulkResult, *, refused: bool = False
-) -> Flow[list[Wanted]]:
+) -> list[Wanted]:
     """Read which items were settled, and return those to be settled alone: held, and ``refused`` or without room.
 
     ``total`` is the number of settled items, or ``None`` when it is unknown, as after a lost reply.
@@ -219,7 +219,7 @@ def _resolve_by_reading(
     The server keeps no record of a statement of many. After a lost reply, an item deleted by us and an item settled by
     another holder look alike: both are gone, and stay uncertain.
     """
-    states = yield from read_states(context.broker, [item.id for item, _ in wanted])
+    states = await read_states(context.broker, [item.id for item, _ in wanted])
     verdicts: dict[Any, bool | None] = {}
     alone: list[Wanted] = []
     likely = 0

@@ -11,7 +11,6 @@ from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, queue_name, text
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.one import settle_item
 from mongoq.protocol.settle.settlement import Batch, Put, Settlement
 from mongoq.protocol.settle.trail import Marker, Marks
@@ -27,13 +26,13 @@ def reason_exhausted(attempts: int) -> str:
     return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
 
 
-def bury(
+async def bury(
     context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any, attempts: int | None = None
-) -> Flow[None]:
+) -> None:
     """Move an item to the dead queue; its origin records the reason."""
     if reason is not None:
         text(reason, "reason", REASON_BYTES)
-    yield from settle_item(context, item, partial(make_burial, reason=reason, error=error, attempts=attempts))
+    await settle_item(context, item, partial(make_burial, reason=reason, error=error, attempts=attempts))
 
 
 def make_burial(

@@ -24,7 +24,8 @@ from mongoq.protocol.base.find import find_few, find_reply
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, Interruption, Wait, number_matched, own_error
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Interruption, number_matched, own_error
+from mongoq.protocol.perform import perform, sleep
 from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.move import CheckedMove, Handover, make_move, send_move
 from mongoq.protocol.settle.settle import make_commit
@@ -42,32 +43,32 @@ def cut_ids(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield ids[start : start + MAX_COMMAND_ITEMS]
 
 
-def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[int]:
+async def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> int:
     """Extend the leases of items to ``lease`` from now, and return how many the token holds (``update`` of many).
 
     This includes leases that ran out, as long as no other consumer has claimed the items. The command is sent again
     when the reply is lost.
     """
-    return (yield from _update_held(token, ids, {"$max": {"when": broker.clock.now() + lease}}))
+    return await _update_held(token, ids, {"$max": {"when": broker.clock.now() + lease}})
 
 
-def extend_and_list_held(
+async def extend_and_list_held(
     broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta
-) -> Flow[list[Any]]:
+) -> list[Any]:
     """Extend the leases of any number of items, and return the ids that the token holds, in their order."""
     held_ids: list[Any] = []
     for chunk in cut_ids(ids):
-        if (yield from extend_held(broker, token, chunk, lease)) == len(chunk):
+        if (await extend_held(broker, token, chunk, lease)) == len(chunk):
             held_ids += chunk
         else:
-            documents = yield from read_held_documents(broker, token, chunk, {"_id": 1})
+            documents = await read_held_documents(broker, token, chunk, {"_id": 1})
             held_ids += [document["_id"] for document in documents or ()]
     return held_ids
 
 
-def read_held_documents(
+async def read_held_documents(
     broker: BrokerContext, token: ObjectId, ids: Sequence[Any], projection: Mapping[str, Any]
-) -> Flow[list[dict[str, Any]] | None]:
+) -> list[dict[str, Any]] | None:
     """Read the items that the token holds, in the order of the ids, with majority read concern (``find``).
 
     ``None`` when they exceed the 16 MB of one reply: ask for fewer.
@@ -79,21 +80,21 @@ def read_held_documents(
     documents_by_id: dict[Any, dict[str, Any]] = {}
     for _ in range(MAX_READS):
         filter = {"_id": {"$in": list(rest.values())}, "token": token}
-        documents, complete = yield from find_reply(broker, filter, len(rest), projection)
+        documents, complete = await find_reply(broker, filter, len(rest), projection)
         if not complete:
             return None
         for document in documents:
             key = id_key(document["_id"])
             documents_by_id[key] = document
             del rest[key]
-        if not rest or not (yield from _update_held(token, list(rest.values()), {"$set": {"reserved": True}})):
+        if not rest or not (await _update_held(token, list(rest.values()), {"$set": {"reserved": True}})):
             return [documents_by_id[key] for key in map(id_key, ids) if key in documents_by_id]
-        yield from Wait(READ_PAUSE_SECONDS)
+        await sleep(READ_PAUSE_SECONDS)
     raise ServerUnavailable("the server does not show items that it holds: run it again when the replica set is well")
 
 
-def _update_held(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
-    return (yield from retry_until_reply(update_many_command({"_id": {"$in": list(ids)}, "token": token}, update)))
+async def _update_held(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> int:
+    return await retry_until_reply(update_many_command({"_id": {"$in": list(ids)}, "token": token}, update))
 
 
 def update_many_command(filter: Mapping[str, Any], update: Any) -> Command[int]:
@@ -119,9 +120,9 @@ class ExtendedItems:
     lease: timedelta
 
 
-def extend_leases(
+async def extend_leases(
     broker: BrokerContext, wanted: Sequence[ExtendedItems]
-) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
+) -> tuple[list[datetime], set[tuple[Any, Any]]]:
     """Extend leases (``bulkWrite`` of ``update`` of many); return their new ends, and the lost items.
 
     Lost items are named by ``id_key`` and token: another consumer has them, or they were settled meanwhile. The command
@@ -137,19 +138,19 @@ def extend_leases(
     ]
     arguments = {"requests": requests, "ordered": False}
     command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
-    matched = yield from retry_until_reply(command)
+    matched = await retry_until_reply(command)
     reservations = [(id, extension.token) for extension in wanted for id in extension.ids]
     if matched == len(reservations):
         return ends, set()
     # The present holders of all items are read together, since leases not read yet are not extended meanwhile.
     tokens: dict[Any, Any] = {}
     for ids in cut_ids([id for id, _ in reservations]):
-        states = yield from read_states(broker, ids)
+        states = await read_states(broker, ids)
         tokens.update((key, document.get("token")) for key, document in states.items())
     return ends, {(id_key(id), token) for id, token in reservations if tokens.get(id_key(id)) != token}
 
 
-def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error: TimeoutError) -> Flow[None]:
+async def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error: TimeoutError) -> None:
     """Keep an error on the items of a run that took too long (``bulkWrite``, fenced); their leases stay as they are.
 
     An item that ran by itself loses the mark of its batch: it took too long, and no neighbour of it, so that the next
@@ -162,7 +163,7 @@ def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error
     for item in items:
         tokens.setdefault(item.token, []).append(item.id)
     requests: list[Statement] = [make_statement(token, ids, update) for token, ids in tokens.items()]
-    yield Command("bulk_write", {"requests": requests, "ordered": False})
+    await perform(Command("bulk_write", {"requests": requests, "ordered": False}))
 
 
 # --- settled by token ----------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class SettledByToken:
             self.failed[id] = error
 
 
-def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Flow[SettledByToken]:
+async def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> SettledByToken:
     """Commit and move items, each once, in the queues that hold them, by the settings of these queues.
 
     Each item is read first (``find`` of 10,000 at a time, without payloads). An item that is not under its token any
@@ -221,14 +222,14 @@ def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Fl
     queue. All are tried. A crash in between leaves the rest under their tokens: settle all again.
     """
     result = SettledByToken()
-    yield from ensure_broker_ready(broker, write=True)
+    await ensure_broker_ready(broker, write=True)
     for start in range(0, len(fenced_items), MAX_COMMAND_ITEMS):
         some = fenced_items[start : start + MAX_COMMAND_ITEMS]
         filter = {"_id": {"$in": [item.id for item in some]}, "token": {"$exists": True}}
         # A move that replaces the headers keeps the trace in them.
         reads_headers = any(item.handover is not None and item.handover.sets_headers for item in some)
         unread = {name: 0 for name in UNREAD_FIELDS if not (reads_headers and name == "headers")}
-        found = yield from find_few(broker, filter, [("_id", 1)], len(some), projection=unread)
+        found = await find_few(broker, filter, [("_id", 1)], len(some), projection=unread)
         documents = {document["_id"].binary: document for document in found}
         queues: dict[str, list[tuple[FencedItem, Document]]] = {}
         for item in some:
@@ -239,15 +240,15 @@ def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Fl
                 queues.setdefault(document["q"], []).append((item, document))
         result.queues |= queues.keys()
         for queue, fenced in queues.items():
-            yield from _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), fenced, result)
+            await _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), fenced, result)
     return result
 
 
-def _settle_queue(
+async def _settle_queue(
     context: QueueContext[Any], fenced: Iterable[tuple[FencedItem, Document]], result: SettledByToken
-) -> Flow[None]:
+) -> None:
     """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
     alone: list[tuple[Item[Any], CheckedMove]] = []
@@ -259,14 +260,14 @@ def _settle_queue(
             alone.append((item, (fenced_item.handover, fenced_item.payload)))
         else:
             together.append((item, make_move(context, item, batch, (fenced_item.handover, fenced_item.payload))))
-    tally = yield from run_bulk(context, together)
+    tally = await run_bulk(context, together)
     result.done += len(tally.done)
     for item, _ in together:
         if failure := tally.failed.get(id_key(item.id)):
             result.record_failure(item.id, failure)
     for item, checked in alone:
         try:
-            yield from send_move(context, item, checked)
+            await send_move(context, item, checked)
             result.done += 1
         except (Interruption, MongoqError) as error:
             result.record_failure(item.id, own_error(error))

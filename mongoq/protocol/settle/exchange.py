@@ -5,7 +5,7 @@ No item can fail another: when a transaction cannot settle one of them, lost ite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -16,7 +16,7 @@ from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import make_lost_error
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.flow import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable, own_error
+from mongoq.protocol.flow import Duplicate, Interruption, PartlyRefused, Refused, Unreadable, own_error
 from mongoq.protocol.settle.settlement import read_states
 from mongoq.protocol.state.context import QueueContext
 
@@ -54,12 +54,12 @@ class Exchange(Generic[W, R]):
     """
 
     context: QueueContext[Any]
-    attempt: Callable[[Sequence[W]], Flow[R]]
+    attempt: Callable[[Sequence[W]], Awaitable[R]]
     item: Callable[[W], Item[Any]]
     on_done: Callable[[R], None]
 
 
-def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
+async def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Failures:
     """Exchange all items in one transaction, and return the errors of items that cannot be exchanged, by ``id_key``.
 
     Without a server there are no transactions, and they are exchanged one after the other.
@@ -74,18 +74,18 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
     keys = [id_key(exchange.item(entry).id) for entry in wanted]
     attempt = partial(exchange.attempt, wanted)
     if broker.serverless and len(wanted) > 1:
-        return (yield from _run_halves(exchange, wanted))
+        return await _run_halves(exchange, wanted)
     try:
         try:
-            result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
+            result = await (attempt() if broker.serverless else run_in_transaction(broker, attempt))
         except ITEM_ERRORS as error:
             is_miss = isinstance(error, FenceMiss)
-            lost = (yield from _find_lost(context, list(map(exchange.item, wanted)))) if is_miss else {}
+            lost = (await _find_lost(context, list(map(exchange.item, wanted)))) if is_miss else {}
             if lost:
                 rest = [entry for key, entry in zip(keys, wanted, strict=True) if key not in lost]
-                return {**lost, **(yield from run_exchange(exchange, rest))}
+                return {**lost, **(await run_exchange(exchange, rest))}
             if len(wanted) > 1:
-                return (yield from _run_halves(exchange, wanted))
+                return await _run_halves(exchange, wanted)
             return {
                 keys[0]: make_lost_error(context, exchange.item(wanted[0]), None) if is_miss else _item_error(error)
             }
@@ -95,11 +95,11 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
     return {}
 
 
-def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
+async def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Failures:
     """Exchange two halves: one bad item of 1,000 costs 20 transactions, and 1,000 singly, in which leases run out."""
     half = len(wanted) // 2
-    failed = yield from run_exchange(exchange, wanted[:half])
-    return {**failed, **(yield from run_exchange(exchange, wanted[half:]))}
+    failed = await run_exchange(exchange, wanted[:half])
+    return {**failed, **(await run_exchange(exchange, wanted[half:]))}
 
 
 def _item_error(error: Exception) -> Exception:
@@ -116,9 +116,9 @@ def _item_error(error: Exception) -> Exception:
     return invalid
 
 
-def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failures]:
+async def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Failures:
     """Return the errors of items that another holder has, or has settled."""
-    states = yield from read_states(context.broker, [item.id for item in items])
+    states = await read_states(context.broker, [item.id for item in items])
     return {
         key: make_lost_error(context, item, states.get(key))
         for item in items

@@ -17,7 +17,8 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork, Move
 from mongoq.model.sequence import Target
 from mongoq.model.settings import KEEP
-from mongoq.protocol.flow import Command, Flow, chunks, own_error
+from mongoq.protocol.flow import Command, chunks, own_error
+from mongoq.protocol.perform import perform
 from mongoq.protocol.push.push import due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place
 from mongoq.protocol.settle.exchange import Exchange, run_exchange
@@ -78,9 +79,9 @@ class _ForkedItem:
         return sum(len(document.raw) for document in self.raw)
 
 
-def fork_items(
+async def fork_items(
     context: QueueContext[Any], wanted: Iterable[tuple[Item[Any], Fork]], batch: Batch, moves: Moves
-) -> Flow[dict[Any, Exception]]:
+) -> dict[Any, Exception]:
     """Settle items and write their outputs; return the errors of items that were not settled, by ``id_key``.
 
     Outputs with a sequence take places at its end in the same transaction. A crash leaves each item as it was, or
@@ -95,12 +96,12 @@ def fork_items(
             failed[id_key(item.id)] = error
     if queues := {queue for entry in forked for queue, _ in entry.entered}:
         try:
-            yield from ensure_ready_to_enter(context.broker, queues, joined=False)
+            await ensure_ready_to_enter(context.broker, queues, joined=False)
         except Exception as error:  # raised here, it would hide what became of the other items of the caller
             return failed | {id_key(entry.item.id): own_error(error) for entry in forked}
     exchange = Exchange(context, partial(_attempt, context), attrgetter("item"), on_done=partial(_record_done, context))
     for chunk in chunks(forked, lambda entry: entry.size, items=lambda entry: len(entry.raw) + 1):
-        failed |= yield from run_exchange(exchange, chunk)
+        failed |= await run_exchange(exchange, chunk)
     return failed
 
 
@@ -130,10 +131,10 @@ def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str
         document["trail"] = new_trail
 
 
-def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[tuple[InOrder, list[Document]]]:
+async def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> tuple[InOrder, list[Document]]:
     """Settle items and write their outputs in a transaction; return what is to be recorded of both."""
-    settled, promoted = yield from settle_within(context, [(forked.item, forked.settlement) for forked in wanted])
-    entries = yield from enter_all(context.broker, [target for forked in wanted for target in forked.entered])
+    settled, promoted = await settle_within(context, [(forked.item, forked.settlement) for forked in wanted])
+    entries = await enter_all(context.broker, [target for forked in wanted for target in forked.entered])
     outputs: list[Document] = []
     documents: list[RawBSONDocument] = []
     for forked in wanted:
@@ -142,7 +143,7 @@ def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[
             outputs.append(placed)
             documents.append(raw if sequence is None else context.broker.encoding.raw(placed))
     for chunk in chunks(documents, lambda document: len(document.raw)):
-        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+        await perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
     promoted += [item for entry in entries.values() for item in entry.promoted]
     return (settled, promoted), outputs
 

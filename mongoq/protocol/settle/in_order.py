@@ -14,7 +14,6 @@ from typing import Any
 
 from mongoq.model.item import Document, Item, find_held_target, has_place, id_key
 from mongoq.protocol.base.statements import send_statements
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all
 from mongoq.protocol.sequence.hold import Letter, hold, release, take_back
@@ -34,9 +33,9 @@ InOrder = tuple[Sequence[Wanted], list[Promoted]]
 """Items as they were settled in a transaction, and items that follow them in their sequences."""
 
 
-def settle_one(
+async def settle_one(
     context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, joined: bool = False
-) -> Flow[Any]:
+) -> Any:
     """Settle one item by itself, and return the answer for the caller.
 
     An item of a sequence is settled in a transaction: the caller's if there is one (``joined``), else one of its own.
@@ -44,12 +43,12 @@ def settle_one(
     """
     if is_in_order(item, settlement):
         wanted = [(item, settlement)]
-        yield from get_ready_to_enter(context, wanted, joined=joined)
+        await get_ready_to_enter(context, wanted, joined=joined)
         record_in_order(
-            context, (yield from run_atomic(context.broker, partial(settle_within, context, wanted), joined=joined))
+            context, (await run_atomic(context.broker, partial(settle_within, context, wanted), joined=joined))
         )
         return settlement.answer
-    return (yield from settle_alone(context, item, settlement))
+    return await settle_alone(context, item, settlement)
 
 
 def is_in_order(item: Item[Any], settlement: Settlement) -> bool:
@@ -62,13 +61,13 @@ def is_in_order(item: Item[Any], settlement: Settlement) -> bool:
     return settlement.leaves and (has_place(item) or find_held_target(item) is not None)
 
 
-def get_ready_to_enter(context: QueueContext[Any], wanted: Iterable[Wanted], *, joined: bool) -> Flow[None]:
+async def get_ready_to_enter(context: QueueContext[Any], wanted: Iterable[Wanted], *, joined: bool) -> None:
     """Prepare the queues into whose sequences items go, before the transaction begins."""
     queues = {settlement.put.queue for _, settlement in wanted if settlement.enters and settlement.put}
-    yield from ensure_ready_to_enter(context.broker, queues, joined=joined)
+    await ensure_ready_to_enter(context.broker, queues, joined=joined)
 
 
-def settle_within(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[InOrder]:
+async def settle_within(context: QueueContext[Any], wanted: Sequence[Wanted]) -> InOrder:
     """Settle items inside a transaction, and let the next ones of their sequences go; return what is to be recorded.
 
     Raises:
@@ -76,14 +75,14 @@ def settle_within(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[
     """
     changed, promoted = wanted, list[Promoted]()
     if is_ordered := any(is_in_order(*pair) for pair in wanted):
-        changed, promoted = yield from _rewrite(context, wanted)
+        changed, promoted = await _rewrite(context, wanted)
     if len(changed) == 1:
-        yield from settle_alone(context, *changed[0], joined=True)
+        await settle_alone(context, *changed[0], joined=True)
     else:
         statements = [group.statement() for group in group_by_statement(changed)]
-        if (yield from send_statements(context.broker, statements)) < len(wanted):
+        if (await send_statements(context.broker, statements)) < len(wanted):
             raise FenceMiss
-    return changed, promoted + ((yield from _promote_next(context, wanted)) if is_ordered else [])
+    return changed, promoted + ((await _promote_next(context, wanted)) if is_ordered else [])
 
 
 def record_in_order(context: QueueContext[Any], result: InOrder) -> None:
@@ -93,7 +92,7 @@ def record_in_order(context: QueueContext[Any], result: InOrder) -> None:
     record_promoted(context.broker, promoted)
 
 
-def _rewrite(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[tuple[list[Wanted], list[Promoted]]]:
+async def _rewrite(context: QueueContext[Any], wanted: Sequence[Wanted]) -> tuple[list[Wanted], list[Promoted]]:
     """Return the settlements with the places that they take and give up.
 
     A dead letter that is moved back into the sequence that it holds takes its old place there. Also returns older items
@@ -107,11 +106,11 @@ def _rewrite(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[tuple
     places: dict[Any, int] = {}
     promoted: list[Promoted] = []
     for queue, documents in letters.items():
-        found, freed = yield from take_back(context.broker, queue, documents)
+        found, freed = await take_back(context.broker, queue, documents)
         places |= found
         promoted += freed
     targets = [(queue, sequence) for item, queue, sequence in entering if id_key(item.id) not in places]
-    entries = yield from enter_all(context.broker, targets)
+    entries = await enter_all(context.broker, targets)
     promoted += [item for entry in entries.values() for item in entry.promoted]
     shared: dict[int, Settlement] = {}
     changed: list[Wanted] = []
@@ -144,7 +143,7 @@ def _with_place(settlement: Settlement, fields: Mapping[str, Any], *, unset: Seq
     return replace(settlement, update=update, put=put)
 
 
-def _promote_next(context: QueueContext[Any], wanted: Iterable[Wanted]) -> Flow[list[Promoted]]:
+async def _promote_next(context: QueueContext[Any], wanted: Iterable[Wanted]) -> list[Promoted]:
     """Let the next items of the sequences go, after these items have left.
 
     Items that were buried may hold their sequences; letters that have left hold theirs no longer.
@@ -157,7 +156,7 @@ def _promote_next(context: QueueContext[Any], wanted: Iterable[Wanted]) -> Flow[
             letters.append(Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place")))
         elif has_place(item):
             left[str(item.sequence)] += 1
-    yield from hold(context.broker, context.name, letters)
-    promoted = yield from leave(context.broker, context.name, left, taker=context.taker)
+    await hold(context.broker, context.name, letters)
+    promoted = await leave(context.broker, context.name, left, taker=context.taker)
     targets = [target for item, _ in gone if (target := find_held_target(item)) is not None]
-    return promoted + (yield from release(context.broker, targets))
+    return promoted + (await release(context.broker, targets))

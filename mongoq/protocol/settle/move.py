@@ -20,7 +20,7 @@ from mongoq.model.outcomes import Move
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Duplicate, Flow, with_place
+from mongoq.protocol.flow import Duplicate, with_place
 from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
 from mongoq.protocol.push.push import check_due, check_expires, check_headers
 from mongoq.protocol.settle.bulk import check_items, settle_bulk
@@ -125,7 +125,7 @@ def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: 
     return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw, sequence, expires), payload
 
 
-def move(
+async def move(
     context: QueueContext[Any],
     item: Item[Any],
     to: Destination,
@@ -133,21 +133,21 @@ def move(
     *,
     key: str | None = None,
     session: Any = None,
-) -> Flow[None]:
+) -> None:
     """Move an item to another queue with a fresh budget of attempts, in one update; with a key, by its own command."""
-    yield from send_move(context, item, check_move(context, to, options, key=key), joined=session is not None)
+    await send_move(context, item, check_move(context, to, options, key=key), joined=session is not None)
 
 
-def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove, *, joined: bool = False) -> Flow[None]:
+async def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove, *, joined: bool = False) -> None:
     """Send a move that was checked."""
     handover, _ = checked
     is_shared = "key" not in handover.changes and handover.sequence is None
     try:
-        yield from settle_item(context, item, partial(make_move, checked=checked), joined=joined, shared=is_shared)
+        await settle_item(context, item, partial(make_move, checked=checked), joined=joined, shared=is_shared)
     except Duplicate as duplicate:
         if "key" not in handover.changes:
             raise
-        yield from raise_duplicate(context.broker, handover.queue, handover.changes["key"], duplicate.cause)
+        await raise_duplicate(context.broker, handover.queue, handover.changes["key"], duplicate.cause)
 
 
 def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked: CheckedMove) -> Settlement:
@@ -198,7 +198,7 @@ def new_headers(context: QueueContext[Any], item: Item[Any], handover: Handover)
         return headers
 
 
-def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
+async def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> None:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
     items, outcomes = _split_pairs(moves)
     items = check_items(context, items, "moves")
@@ -210,10 +210,10 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
             raise with_place(error, f"moves[{place}].") from error
     if not items:
         return
-    yield from ensure_ready(context)
+    await ensure_ready(context)
     batch = Batch(context.broker.clock)
     pairs = zip(items, checked, strict=True)
-    yield from settle_bulk(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])
+    await settle_bulk(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])
 
 
 def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:

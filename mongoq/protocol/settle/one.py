@@ -8,7 +8,8 @@ from typing import Any
 
 from mongoq.model.item import Item, has_place, id_key
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
-from mongoq.protocol.flow import Flow, Shared, copies, own_error
+from mongoq.protocol.flow import Shared, copies, own_error
+from mongoq.protocol.perform import share
 from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settlement import Batch, Settlement
@@ -25,22 +26,22 @@ class _Settling:
     item: Item[Any]
     make: MakeSettlement
 
-    def alone(self, *, joined: bool = False) -> Flow[Any]:
+    async def alone(self, *, joined: bool = False) -> Any:
         """Settle the item by a command of its own."""
         settlement = self.make(self.context, self.item, Batch(self.context.broker.clock))
-        return settle_one(self.context, self.item, settlement, joined=joined)
+        return await settle_one(self.context, self.item, settlement, joined=joined)
 
 
-def settle_item(
+async def settle_item(
     context: QueueContext[Any],
     item: Item[Any],
     make: MakeSettlement,
     *,
     joined: bool = False,
     shared: bool = False,
-) -> Flow[Any]:
+) -> Any:
     """Settle one item, and return the answer for its caller; ``shared``: callers may share a command for it."""
-    yield from begin_settle(context, item)
+    await begin_settle(context, item)
     settling = _Settling(context, item, make)
     # Near the end of its lease the answer must be exact, so the item goes alone; other callers need not wait for it.
     # So does an item of a sequence, whose settlement may need a transaction.
@@ -50,14 +51,14 @@ def settle_item(
         or has_place(item)
         or ends_by(item, context.state.calm_at + LEASE_MARGIN)
     ):
-        return (yield from settling.alone(joined=joined))
-    return (yield Shared(("settle", context.name), _settle_for_all, settling))
+        return await settling.alone(joined=joined)
+    return await share(Shared(("settle", context.name), _settle_for_all, settling))
 
 
-def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
+async def _settle_for_all(entries: list[_Settling]) -> list[Any]:
     """Settle the items of several callers; if two callers settle the same item, the second one is sent by itself."""
     if len(entries) == 1:
-        return [(yield from entries[0].alone())]
+        return [(await entries[0].alone())]
     batch = Batch(entries[0].context.broker.clock)
     first: dict[Any, _Settling] = {}
     answers: dict[_Settling, Any] = {}
@@ -70,14 +71,14 @@ def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
         except Exception as error:
             # The error concerns this caller only; the rest of the batch goes on.
             answers[entry] = error
-    tally = yield from run_bulk(entries[0].context, list(wanted.values()))
+    tally = await run_bulk(entries[0].context, list(wanted.values()))
     for key, (_, settlement) in wanted.items():
         failure = tally.failed.get(key)
         answers[first[key]] = copies(failure, 1)[0] if failure else settlement.answer
     for entry in entries:
         if entry not in answers:
             try:
-                answers[entry] = yield from entry.alone()
+                answers[entry] = await entry.alone()
             except Exception as error:
                 answers[entry] = own_error(error)
     return [answers[entry] for entry in entries]

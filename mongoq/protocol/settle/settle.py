@@ -20,7 +20,7 @@ from mongoq.model.outcomes import Release
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import update_command
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command, Flow, has_matched
+from mongoq.protocol.flow import Command, has_matched
 from mongoq.protocol.settle.bulk import check_items, settle_bulk
 from mongoq.protocol.settle.bury import make_burial, reason_exhausted
 from mongoq.protocol.settle.one import MakeSettlement, settle_item
@@ -56,25 +56,25 @@ STUB_DROPPED_FIELDS = (
 NO_PATCH: Patch = {}
 
 
-def _settle_many(
+async def _settle_many(
     context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement
-) -> Flow[list[tuple[Item[Any], Settlement]]]:
+) -> list[tuple[Item[Any], Settlement]]:
     """Settle items, each by ``make``; each settlement is made before anything is sent."""
     checked = check_items(context, items)
     if checked:
-        yield from ensure_ready(context)
+        await ensure_ready(context)
     batch = Batch(context.broker.clock)
     wanted = [(item, make(context, item, batch)) for item in checked]
-    yield from settle_bulk(context, wanted)
+    await settle_bulk(context, wanted)
     return wanted
 
 
 # --- done ----------------------------------------------------------------------------------------
 
 
-def commit(
+async def commit(
     context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, session: Any = None
-) -> Flow[None]:
+) -> None:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
 
     With a payload or a patch, it goes by a command of its own.
@@ -82,12 +82,12 @@ def commit(
     value = None if payload is KEEP else context.codec.wrap(payload)
     checked = check_patch(context, patch, replaces_payload=value is not None)
     make = partial(make_commit, payload=value, patch=checked) if checked or value is not None else make_commit
-    yield from settle_item(context, item, make, joined=session is not None, shared=make is make_commit)
+    await settle_item(context, item, make, joined=session is not None, shared=make is make_commit)
 
 
-def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
+async def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> None:
     """Settle items as done."""
-    yield from _settle_many(context, items, make_commit)
+    await _settle_many(context, items, make_commit)
 
 
 def make_commit(
@@ -174,17 +174,17 @@ def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
 # --- handed back ---------------------------------------------------------------------------------
 
 
-def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
+async def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> None:
     """Hand an item back after a failure; beyond its retries it is buried at once."""
     make = partial(make_rollback, length=duration(delay, "delay"), error=error)
-    yield from settle_item(context, item, make, shared=True)
+    await settle_item(context, item, make, shared=True)
 
 
-def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:
+async def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> None:
     """Hand items back after a failure; items without retries left are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-    yield from _settle_many(context, items, partial(make_rollback, length=length, error=error))
+    await _settle_many(context, items, partial(make_rollback, length=length, error=error))
 
 
 def make_rollback(
@@ -205,19 +205,19 @@ def make_rollback(
     return batch.alike[key]
 
 
-def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> Flow[None]:
+async def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> None:
     """Hand an item back unused: to its place, or put off by a delay."""
-    yield from settle_item(
+    await settle_item(
         context, item, make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
     )
 
 
-def release_many(
+async def release_many(
     context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration | None = None
-) -> Flow[None]:
+) -> None:
     """Hand items back unused: to their places, or put off by a delay."""
     make = make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
-    yield from _settle_many(context, items, make)
+    await _settle_many(context, items, make)
 
 
 def _make_delayed(context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta) -> Settlement:
@@ -275,17 +275,17 @@ def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Com
 # --- kept longer ---------------------------------------------------------------------------------
 
 
-def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
+async def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> datetime:
     """Extend the lease to ``lease`` from now, and return its new end."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    until: datetime = yield from settle_item(context, item, partial(make_extension, lease=length), shared=True)
+    until: datetime = await settle_item(context, item, partial(make_extension, lease=length), shared=True)
     return until
 
 
-def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
+async def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> list[Item[M]]:
     """Extend the leases to ``lease`` from now, and return the items with their new ends."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    wanted = yield from _settle_many(context, items, partial(make_extension, lease=length))
+    wanted = await _settle_many(context, items, partial(make_extension, lease=length))
     return [item.held_until(settlement.answer) for item, settlement in wanted]
 
 

@@ -22,7 +22,7 @@ from mongoq.model.process import Event
 from mongoq.protocol.base.fence import has_deleted, run_fenced, update_command
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, Refused
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Refused
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.trail import Ended, Marker
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -140,9 +140,9 @@ class Batch:
         return self._markers[key]
 
 
-def settle_alone(
+async def settle_alone(
     context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, joined: bool = False
-) -> Flow[Any]:
+) -> Any:
     """Settle one item by a command of its own, whose answer is exact; return the answer for the caller.
 
     A transaction (``joined``) may be tried again, so it is recorded by ``record_settled`` once it is over.
@@ -155,7 +155,7 @@ def settle_alone(
             command.arguments["filter"].update(settlement.room)
     event, put = None if joined else settlement.event, settlement.put
     try:
-        yield from run_fenced(context, item, command, partial(settlement.has_happened, item), event)
+        await run_fenced(context, item, command, partial(settlement.has_happened, item), event)
     except Refused as refused:
         if settlement.patch is None:
             raise
@@ -164,7 +164,7 @@ def settle_alone(
         # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
         if settlement.patch is not None and lost.certain:
             ours = {"_id": item.id, "token": item.token}
-            if (yield from find_one(context.broker, ours, {"_id": 1})) is not None:
+            if (await find_one(context.broker, ours, {"_id": 1})) is not None:
                 raise patch_too_large_error(settlement.patch) from None
         raise
     if put is not None and not joined:
@@ -293,7 +293,7 @@ STATE_FIELDS: dict[str, Any] = dict.fromkeys(
 """Projection of the fields that show whether an item was settled."""
 
 
-def read_states(broker: BrokerContext, ids: Sequence[Any]) -> Flow[dict[Any, Document]]:
+async def read_states(broker: BrokerContext, ids: Sequence[Any]) -> dict[Any, Document]:
     """Read the present states of items (``find``), by ``id_key``; items that are gone are left out."""
-    documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
+    documents = await find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
     return {id_key(document["_id"]): document for document in documents}

@@ -15,7 +15,8 @@ from typing import Any
 from mongoq.model.item import id_key
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.protocol.flow import Command, Flow, Interruption, ReplyLost, Rest
+from mongoq.protocol.flow import Command, Interruption, ReplyLost
+from mongoq.protocol.perform import perform, rest
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.wait_queue import STREAM_LINGER_SECONDS
 
@@ -73,11 +74,11 @@ def _milliseconds(date: Any) -> dict[str, Any]:
     return {"$convert": {"input": date, "to": "long", "onError": None, "onNull": None}}
 
 
-def run_change_stream(broker: BrokerContext, number: int) -> Flow[None]:
+async def run_change_stream(broker: BrokerContext, number: int) -> None:
     """Read the stream until no caller waits any more; an error ends nothing but the stream."""
     reader = _Reader(broker, number)
     try:
-        yield from reader.run()
+        await reader.run()
     except Exception as error:
         logger.debug("the change stream has ended: %r", error)
     finally:
@@ -96,51 +97,51 @@ class _Reader:
         self._seconds = FIRST_AWAIT_SECONDS
         self._pause = PAUSE_SECONDS
 
-    def run(self) -> Flow[None]:
+    async def run(self) -> None:
         """Read until no caller has waited for a moment, or the stream cannot be read."""
-        self._session = yield from Command("start", {}, target="sessions")
+        self._session = await perform(Command("start", {}, target="sessions"))
         while self._is_needed():
             try:
-                if (yield from self._step()):
+                if await self._step():
                     break
             except Exception as error:
                 if self._registry.deaf or not self._is_needed():
                     break
-                yield from self._recover(error)
+                await self._recover(error)
         if not self._registry.closed:
-            yield from self._close()
-        yield from Command("end", {"committed": False}, target="sessions", session=self._session)
+            await self._close()
+        await perform(Command("end", {"committed": False}, target="sessions", session=self._session))
 
     def _is_needed(self) -> bool:
         return not self._registry.closed and self._registry.running == self._number
 
-    def _step(self) -> Flow[bool]:
+    async def _step(self) -> bool:
         """Open, read or close the stream, whichever is next; return whether the reader is finished."""
         if self._cursor is None:
-            yield from self._open()
+            await self._open()
         elif not self._registry.is_awaited():
-            return (yield from self._is_idle())
+            return await self._is_idle()
         elif self._registry.begin_reading(self._number, self._seconds):
-            yield from self._read()
+            await self._read()
         else:
-            yield from self._close()
+            await self._close()
         return False
 
-    def _is_idle(self) -> Flow[bool]:
+    async def _is_idle(self) -> bool:
         """Rest until a caller waits; return whether no caller did so all the time."""
         waiter_arrived = self._registry.reader
         waiter_arrived.was_set = False  # cleared before the check: a caller that arrives after it sets the event again
         if self._registry.is_awaited():
             return False
         self._registry.record_reader_asleep()
-        yield from Rest(waiter_arrived, STREAM_LINGER_SECONDS)
+        await rest(waiter_arrived, STREAM_LINGER_SECONDS)
         return not waiter_arrived.was_set and self._registry.stop()
 
-    def _open(self) -> Flow[None]:
+    async def _open(self) -> None:
         queues, token = self._registry.wanted_queues(), self._registry.token
         command = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
         try:
-            reply = yield from self._send(command)
+            reply = await self._send(command)
         except Exception as error:
             if _code(error) in UNSUPPORTED_CODES:
                 self._registry.deaf = True
@@ -154,9 +155,9 @@ class _Reader:
             self._registry.record_open(cursor["id"], queues, lossless=token is not None)
             self._deliver(cursor["firstBatch"])
 
-    def _read(self) -> Flow[None]:
+    async def _read(self) -> None:
         more = {"getMore": self._cursor, "collection": self._broker.collection}
-        reply = yield from self._send({**more, "maxTimeMS": int(self._seconds * 1000)})
+        reply = await self._send({**more, "maxTimeMS": int(self._seconds * 1000)})
         cursor = reply["cursor"]
         if not self._registry.record_answer(self._number, cursor["postBatchResumeToken"]):
             return
@@ -168,18 +169,18 @@ class _Reader:
         if not events:
             self._seconds = min(self._seconds * 2, self._registry.patience)
         elif not is_news:
-            yield from Rest(self._registry.ending, NO_NEWS_PAUSE_SECONDS)
+            await rest(self._registry.ending, NO_NEWS_PAUSE_SECONDS)
 
-    def _send(self, command: Mapping[str, Any]) -> Flow[Any]:
-        return (yield from Command("command", {"command": command}, target="database", session=self._session))
+    async def _send(self, command: Mapping[str, Any]) -> Any:
+        return await perform(Command("command", {"command": command}, target="database", session=self._session))
 
-    def _close(self) -> Flow[None]:
+    async def _close(self) -> None:
         """Close the stream; it may be opened again at the same position."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            yield from kill_command(self._broker, cursor)
+            await perform(kill_command(self._broker, cursor))
 
-    def _recover(self, error: Exception) -> Flow[None]:
+    async def _recover(self, error: Exception) -> None:
         """Prepare to open the stream again, at the same position unless the server refuses that."""
         was_open, self._cursor = self._cursor is not None, None
         is_refused = not _is_of_network(error) and _code(error) not in KILLED_CODES
@@ -191,7 +192,7 @@ class _Reader:
             # Nothing wakes waiters now, and those asleep rely on the stream: they ask, and go on by polling.
             self._registry.alarm()
         logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
-        yield from Rest(self._registry.ending, self._pause)
+        await rest(self._registry.ending, self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
     def _deliver(self, events: Sequence[Event]) -> bool:

@@ -15,7 +15,7 @@ from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, Index
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.protocol.insight import find_dead_queue
+from mongoq.protocol_threads.insight import find_dead_queue
 from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
 

@@ -22,13 +22,14 @@ from bson import ObjectId
 
 from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import StreamClaim, stream_id
-from mongoq.protocol.coordination import streams
-from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, extend_lease, give_back
+from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver
 from mongoq.protocol.coordination.streams import StreamRun
-from mongoq.protocol.flow import Flow
-from mongoq.protocol.settle.by_token import cut_ids, extend_and_list_held, extend_held
+from mongoq.protocol.settle.by_token import cut_ids
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.wait import wait_for_item
+from mongoq.protocol_threads.coordination import streams
+from mongoq.protocol_threads.coordination.document_lease import extend_lease, give_back
+from mongoq.protocol_threads.settle.by_token import extend_and_list_held, extend_held
+from mongoq.protocol_threads.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, flush_observer, scan_at
 from mongoq.spark.read.views import QueueSelection, refuse_unknown
 from mongoq.spark.stream.stream_options import QueueStreamOptions
@@ -136,8 +137,8 @@ class QueueRun:
     def _next(self, run: StreamRun, start: int, most: int) -> StreamClaim | None:
         next_claim = self._queue._observed(streams.next_claim)
 
-        def attempt(context: QueueContext[Any]) -> Flow[list[Any] | None]:
-            claim = yield from next_claim(context, run, most, self._options.lease, after=start, due=self._due)
+        def attempt(context: QueueContext[Any]) -> list[Any] | None:
+            claim = next_claim(context, run, most, self._options.lease, after=start, due=self._due)
             return None if claim is None else []
 
         if self._due is not None:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import id_key
 from mongoq.model.stream_claim import StreamClaim, pack, unpack
-from mongoq.protocol.settle.by_token import read_held_documents
+from mongoq.protocol_threads.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.raw_options import Location

@@ -18,11 +18,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
-from mongoq.protocol.history.replay import find_originals
 from mongoq.protocol.push.insert import Keyed
-from mongoq.protocol.push.push import Draft, Push, push_each
-from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
+from mongoq.protocol.push.push import Draft, Push
+from mongoq.protocol.settle.by_token import FencedItem, SettledByToken
 from mongoq.protocol.settle.move import Destination, Handover, check_move
+from mongoq.protocol_threads.history.replay import find_originals
+from mongoq.protocol_threads.push.push import push_each
+from mongoq.protocol_threads.settle.by_token import settle_held
 from mongoq.spark.clients import broker_at, flush_observer, pause_gc
 from mongoq.spark.errors import RowRefused, RowsLost
 from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles, RowOrder

@@ -17,17 +17,16 @@ from mongoq.model.envelope import attempts_of
 from mongoq.model.item import Document, Item
 from mongoq.model.outcomes import Release
 from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.worker.aio.item_runner import AsyncItemRunner
+from mongoq.worker.aio.limiter import Limiter
 from mongoq.worker.aio.settler import AsyncSettler
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.handler_call import HandlerSettlements
-from mongoq.worker.limiter import Limiter
 from mongoq.worker.time_limit import TimeLimit
 
 MAX_CLAIM = 1_000
@@ -128,9 +127,10 @@ class AsyncConsumerLoop:
             self._doubtful, context.state.held_up = None, 0.0  # settled: the next one of its kind may run
         options: dict[str, Any] = {"screen": consumer.item_filter, "answered": self._record_answer}
         options["limit"] = limiter if consumer.claims is None else None
-        claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, over=self._is_interrupted, **options)
         try:
-            claimed = await self._send(claim)
+            claimed = await consumer.queue._run_given(
+                claim_batch, context, n, consumer.lease, over=self._is_interrupted, **options
+            )
         finally:
             backlog.is_dry = False
         if claimed is None:
@@ -152,9 +152,6 @@ class AsyncConsumerLoop:
         if not (has_claimed or claimed.items) and (claimed.held_up or claimed.lapsed or claimed.suspects):
             await executor.rest(backlog.fetch_event, POLL_SECONDS / 10)
 
-    async def _send(self, flow: Flow[Any]) -> Any:
-        return await self.consumer.queue._run_flow(flow)
-
     def _record_answer(self, found: bool) -> None:  # called by the claim
         self.backlog.is_dry = not found
         self.coordinator.report_recovery("claim")
@@ -174,7 +171,7 @@ class AsyncConsumerLoop:
         kept: list[Item[Any]] = []
         others: list[tuple[Item[Any], Any]] = [(item, Release()) for item in items]
         try:
-            kept, others = await self._send(self.limiter.admit(items, self._runner.fail))
+            kept, others = await self.consumer.queue._run_given(self.limiter.admit, items, self._runner.fail)
         finally:
             self.backlog.refuse(others, self.consumer.lease_length)
             self._accept(kept, asked=asked, seconds=seconds)
@@ -199,7 +196,7 @@ class AsyncConsumerLoop:
         What an error keeps from that comes back when its lease ends.
         """
         try:
-            items = await self._send(self.consumer.queue._observed(take_over)(self.context, handed))
+            items = await self.consumer.queue._run_given(take_over, self.context, handed)
         except PayloadInvalid as invalid:
             await self._runner.refuse(invalid)
         except Exception as error:
@@ -227,7 +224,7 @@ class AsyncConsumerLoop:
                 skip_lapsed(context)
         documents = documents[: min(room, MAX_SINGLE_CLAIMS)]
         if self.limiter.is_limited and documents:
-            documents = documents[: await self._send(self.limiter.take(len(documents)))]
+            documents = documents[: await self.consumer.queue._run_given(self.limiter.take, len(documents))]
         if not documents:
             return False
         items: list[Item[Any]] = []
@@ -247,8 +244,9 @@ class AsyncConsumerLoop:
     async def _claim(
         self, context: QueueContext[Any], documents: Sequence[Document], *, together: bool
     ) -> list[Item[Any]]:
-        claim, screen = self.consumer.queue._observed(claim_lapsed), self.consumer.item_filter
-        return await self._send(claim(context, documents, self.consumer.lease, together=together, screen=screen))  # type: ignore[no-any-return]
+        options: dict[str, Any] = {"together": together, "screen": self.consumer.item_filter}
+        run = self.consumer.queue._run_given
+        return await run(claim_lapsed, context, documents, self.consumer.lease, **options)  # type: ignore[no-any-return]
 
     async def _run_exclusively(self, suspects: Sequence[Document]) -> None:
         """Run items one at a time, while nothing else of this worker runs or waits: the next death buries them.
@@ -274,7 +272,7 @@ class AsyncConsumerLoop:
 
     async def _may_claim_one(self) -> bool:
         """Return whether the limits of the queue allow one more item; rest for a moment if not."""
-        if not self.limiter.is_limited or await self._send(self.limiter.take(1)):
+        if not self.limiter.is_limited or await self.consumer.queue._run_given(self.limiter.take, 1):
             return True
         await self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
         return False

@@ -14,17 +14,20 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.drivers.backend import is_outage
-from mongoq.errors import StageStopped
+from mongoq.errors import StageStopped, TransactionsUnavailable
 from mongoq.model.health import Health
 from mongoq.model.item import id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import dice
 from mongoq.protocol.base.bootstrap import hello
+from mongoq.protocol.base.transaction import ensure_transactional
+from mongoq.protocol.claim.filtering import check_on_server
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.coordination.document_lease import TakenOver
 from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
-from mongoq.protocol.flow import Flow, WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.by_token import extend_leases, record_timeout
+from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.wait.wait import is_drained
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner
@@ -72,8 +75,20 @@ ENDING_WITH_STOP = {"repair sequences", "tick schedules"}
 _worker_numbers = count(1)
 
 
-def _leave_limits(_: Any, loop: AsyncConsumerLoop) -> Flow[None]:
-    return loop.limiter.leave(loop.left_behind)
+async def begin_work(broker: BrokerContext, consumers: Sequence[Consumer], needs: Sequence[str]) -> None:
+    """Refuse what the server cannot do, and prepare the collection.
+
+    ``needs`` are parts that need transactions: without them, nothing is written.
+    """
+    if needs:
+        try:
+            await ensure_transactional(broker)
+        except TransactionsUnavailable as error:
+            raise TransactionsUnavailable(error.server, needed_by=needs) from None
+    await heartbeats.begin(broker)
+    for consumer in consumers:
+        if consumer.item_filter is not None:
+            await check_on_server(consumer.queue._context, consumer.item_filter)
 
 
 class AsyncEngine:
@@ -217,16 +232,15 @@ class AsyncEngine:
             if runner.failure is not None:
                 raise StageStopped(runner.plan.name, runner.plan.queue.name, None) from runner.failure
 
-    async def prepare(self, *checks: Callable[[], Flow[Any]]) -> None:
-        """Run the caller's checks, which prepare the collection, or prepare it; log and wait while no server answers.
+    async def prepare(self, needs: Sequence[str] = ()) -> None:
+        """Check the server, and prepare the collection; log and wait while no server answers.
 
-        Returns early when the worker is stopped. Errors other than an outage are raised.
+        ``needs`` are parts that need transactions. Returns early when the worker is stopped. Errors other than an outage are raised.
         """
         while not self._signals:
             try:
                 await self._broker._run_within(SERVER_WAIT_SECONDS, hello)
-                for check in checks or [partial(heartbeats.begin, self._context)]:
-                    await self._broker._run_flow(check())
+                await self._broker._run(begin_work, [loop.consumer for loop in self.loops], needs)
             except Exception as error:
                 pause = self._coordinator.report_error("answer", error) if is_outage(error) else None
                 if pause is None:
@@ -306,7 +320,8 @@ class AsyncEngine:
             # Permits of runs that were left behind end with their leases, as all do after an error.
             try:
                 if loop.limiter.is_limited or loop.limiter.holds_permits:
-                    await self._broker._run_within(LAST_SETTLE_SECONDS, _leave_limits, loop)
+                    run = self._broker._driver.run_within
+                    await run(LAST_SETTLE_SECONDS, loop.limiter.leave, loop.left_behind)
             except Exception as error:
                 text = "permits and slots end with their leases: %r"
                 self._coordinator.log(logging.DEBUG, text, error, queue=loop.consumer.name)
@@ -414,7 +429,7 @@ class AsyncEngine:
         """Extend the permits of limited queues; the items of a consumer that has lost them are lost."""
         for loop in self.loops:
             if loop.limiter.holds_permits:
-                await self._broker._run_flow(loop.limiter.extend())
+                await self._broker._run_given(loop.limiter.extend)
             if loop.limiter.is_lost:
                 for _, extended in loop.backlog.leases_to_extend(LAST_MOMENT):
                     for id in extended.ids:
@@ -425,7 +440,7 @@ class AsyncEngine:
         """Check the permits of the consumers: those that are not needed any more go back soon after the runs end."""
         for loop in self.loops:
             if loop.limiter.holds_permits:
-                await self._broker._run_flow(loop.limiter.check())
+                await self._broker._run_given(loop.limiter.check)
         return PERMIT_CHECK_SECONDS if any(loop.limiter.holds_permits for loop in self.loops) else None
 
     async def _time_out(self) -> None:

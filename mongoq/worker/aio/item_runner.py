@@ -15,11 +15,11 @@ from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import commit_before_run
 from mongoq.worker.aio.job import AsyncJob
+from mongoq.worker.aio.limiter import MAX_PAUSE_SECONDS
 from mongoq.worker.coordinator import POLL_SECONDS
 from mongoq.worker.failure_log import text_line
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.hooks import Hook, add_hooks
-from mongoq.worker.limiter import MAX_PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
@@ -129,7 +129,7 @@ class AsyncItemRunner:
                     return [Release() for _ in run.items]
                 if wait == math.inf:
                     try:
-                        taken = await self._consumer.queue._run_flow(limiter.take_for(run, self.fail))
+                        taken = await self._consumer.queue._run_given(limiter.take_for, run, self.fail)
                     except Exception as error:
                         taken = self._coordinator.report_error("claim", error) or POLL_SECONDS
                     if not isinstance(taken, int | float):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from copy import copy
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
@@ -115,12 +116,12 @@ class AsyncSettler:
         queue = self._consumer.queue
         if self._consumer.pops:
             [(_, outcomes)] = parts
-            flow = queue._observed(apply_outcomes_at_most_once)(self._context, outcomes, context_of)
+            send = partial(queue._run_given, apply_outcomes_at_most_once, self._context, outcomes, context_of)
         else:
             by_queue = [(member._context, outcomes) for member, outcomes in parts]
-            flow = queue._observed(apply_outcomes_of_queues)(by_queue, context_of)
+            send = partial(queue._run_given, apply_outcomes_of_queues, by_queue, context_of)
         try:
-            failed: Mapping[Any, Exception] = await queue._run_flow(flow)
+            failed: Mapping[Any, Exception] = await send()
         finally:
             for member, _ in parts:
                 if member._handed:

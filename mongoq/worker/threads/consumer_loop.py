@@ -17,17 +17,17 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.envelope import attempts_of
 from mongoq.model.item import Document, Item
 from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
-from mongoq.protocol.flow import Flow
+from mongoq.protocol.claim.worker_claims import ClaimedBatch, skip_lapsed
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
+from mongoq.protocol_threads.claim.worker_claims import claim_batch, claim_lapsed, take_over
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.handler_call import HandlerSettlements
-from mongoq.worker.limiter import Limiter
 from mongoq.worker.threads.item_runner import ItemRunner
+from mongoq.worker.threads.limiter import Limiter
 from mongoq.worker.threads.settler import Settler
 from mongoq.worker.time_limit import TimeLimit
 
@@ -129,9 +129,10 @@ class ConsumerLoop:
             self._doubtful, context.state.held_up = None, 0.0  # settled: the next one of its kind may run
         options: dict[str, Any] = {"screen": consumer.item_filter, "answered": self._record_answer}
         options["limit"] = limiter if consumer.claims is None else None
-        claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, over=self._is_interrupted, **options)
         try:
-            claimed = self._send(claim)
+            claimed = consumer.queue._run_given(
+                claim_batch, context, n, consumer.lease, over=self._is_interrupted, **options
+            )
         finally:
             backlog.is_dry = False
         if claimed is None:
@@ -153,9 +154,6 @@ class ConsumerLoop:
         if not (has_claimed or claimed.items) and (claimed.held_up or claimed.lapsed or claimed.suspects):
             executor.rest(backlog.fetch_event, POLL_SECONDS / 10)
 
-    def _send(self, flow: Flow[Any]) -> Any:
-        return self.consumer.queue._run_flow(flow)
-
     def _record_answer(self, found: bool) -> None:  # called by the claim
         self.backlog.is_dry = not found
         self.coordinator.report_recovery("claim")
@@ -175,7 +173,7 @@ class ConsumerLoop:
         kept: list[Item[Any]] = []
         others: list[tuple[Item[Any], Any]] = [(item, Release()) for item in items]
         try:
-            kept, others = self._send(self.limiter.admit(items, self._runner.fail))
+            kept, others = self.consumer.queue._run_given(self.limiter.admit, items, self._runner.fail)
         finally:
             self.backlog.refuse(others, self.consumer.lease_length)
             self._accept(kept, asked=asked, seconds=seconds)
@@ -200,7 +198,7 @@ class ConsumerLoop:
         What an error keeps from that comes back when its lease ends.
         """
         try:
-            items = self._send(self.consumer.queue._observed(take_over)(self.context, handed))
+            items = self.consumer.queue._run_given(take_over, self.context, handed)
         except PayloadInvalid as invalid:
             self._runner.refuse(invalid)
         except Exception as error:
@@ -228,7 +226,7 @@ class ConsumerLoop:
                 skip_lapsed(context)
         documents = documents[: min(room, MAX_SINGLE_CLAIMS)]
         if self.limiter.is_limited and documents:
-            documents = documents[: self._send(self.limiter.take(len(documents)))]
+            documents = documents[: self.consumer.queue._run_given(self.limiter.take, len(documents))]
         if not documents:
             return False
         items: list[Item[Any]] = []
@@ -246,8 +244,9 @@ class ConsumerLoop:
         self.coordinator.log(logging.WARNING, text, item.id, item.queue, item.attempts - 1, fate, item=item)
 
     def _claim(self, context: QueueContext[Any], documents: Sequence[Document], *, together: bool) -> list[Item[Any]]:
-        claim, screen = self.consumer.queue._observed(claim_lapsed), self.consumer.item_filter
-        return self._send(claim(context, documents, self.consumer.lease, together=together, screen=screen))  # type: ignore[no-any-return]
+        options: dict[str, Any] = {"together": together, "screen": self.consumer.item_filter}
+        run = self.consumer.queue._run_given
+        return run(claim_lapsed, context, documents, self.consumer.lease, **options)  # type: ignore[no-any-return]
 
     def _run_exclusively(self, suspects: Sequence[Document]) -> None:
         """Run items one at a time, while nothing else of this worker runs or waits: the next death buries them.
@@ -273,7 +272,7 @@ class ConsumerLoop:
 
     def _may_claim_one(self) -> bool:
         """Return whether the limits of the queue allow one more item; rest for a moment if not."""
-        if not self.limiter.is_limited or self._send(self.limiter.take(1)):
+        if not self.limiter.is_limited or self.consumer.queue._run_given(self.limiter.take, 1):
             return True
         self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
         return False

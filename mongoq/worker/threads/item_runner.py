@@ -14,13 +14,13 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
-from mongoq.protocol.settle.apply_outcomes import commit_before_run
+from mongoq.protocol_threads.settle.apply_outcomes import commit_before_run
 from mongoq.worker.coordinator import POLL_SECONDS
 from mongoq.worker.failure_log import text_line
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.hooks import Hook, add_hooks
-from mongoq.worker.limiter import MAX_PAUSE_SECONDS
 from mongoq.worker.threads.job import Job
+from mongoq.worker.threads.limiter import MAX_PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from mongoq.worker.threads.consumer_loop import ConsumerLoop
@@ -130,7 +130,7 @@ class ItemRunner:
                     return [Release() for _ in run.items]
                 if wait == math.inf:
                     try:
-                        taken = self._consumer.queue._run_flow(limiter.take_for(run, self.fail))
+                        taken = self._consumer.queue._run_given(limiter.take_for, run, self.fail)
                     except Exception as error:
                         taken = self._coordinator.report_error("claim", error) or POLL_SECONDS
                     if not isinstance(taken, int | float):

@@ -7,20 +7,18 @@ import logging
 from collections.abc import Collection, Mapping
 from copy import copy
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, ResolvedOutcome, name_ending
 from mongoq.protocol.claim.reservation import make_marks
-from mongoq.protocol.settle.apply_outcomes import (
-    ItemOutcome,
-    apply_outcomes_at_most_once,
-    apply_outcomes_of_queues,
-)
+from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
 from mongoq.protocol.state.taker import Handed
+from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes_at_most_once, apply_outcomes_of_queues
 from mongoq.worker.coordinator import POLL_SECONDS
 
 if TYPE_CHECKING:
@@ -116,12 +114,12 @@ class Settler:
         queue = self._consumer.queue
         if self._consumer.pops:
             [(_, outcomes)] = parts
-            flow = queue._observed(apply_outcomes_at_most_once)(self._context, outcomes, context_of)
+            send = partial(queue._run_given, apply_outcomes_at_most_once, self._context, outcomes, context_of)
         else:
             by_queue = [(member._context, outcomes) for member, outcomes in parts]
-            flow = queue._observed(apply_outcomes_of_queues)(by_queue, context_of)
+            send = partial(queue._run_given, apply_outcomes_of_queues, by_queue, context_of)
         try:
-            failed: Mapping[Any, Exception] = queue._run_flow(flow)
+            failed: Mapping[Any, Exception] = send()
         finally:
             for member, _ in parts:
                 if member._handed:

@@ -11,7 +11,8 @@ from typing import Any
 
 from mongoq.model.process import dice
 from mongoq.model.schedule.definition import Definition
-from mongoq.protocol.coordination.schedules import read_editions, refresh_seen, report_changed, report_unseen
+from mongoq.protocol.coordination.schedules import report_unseen
+from mongoq.protocol_threads.coordination.schedules import read_editions, refresh_seen, report_changed
 
 LOOK_SECONDS = 5.0
 """Longest time between two looks for due schedules, in seconds: another process may define one, or change it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -31,12 +31,12 @@ from mongoq.protocol.coordination.limits import (
     take_permits,
     take_slots,
 )
-from mongoq.protocol.flow import Flow, Wait
+from mongoq.protocol.perform import sleep
 from mongoq.protocol.state.context import QueueContext
+from mongoq.worker.aio.keyed_rates import KeyedRates, Refuse
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.keyed_rates import KeyedRates, Refuse
 
 T = TypeVar("T")
 
@@ -141,13 +141,13 @@ class Limiter:
 
     # --- before a claim --------------------------------------------------------------------------
 
-    def take(self, n: int) -> Flow[int]:
+    async def take(self, n: int) -> int:
         """Return how many of ``n`` items may be claimed now; what that needs is taken before."""
         self.adopt()
         self.claiming = 0
         is_keyed = self._consumer.rate_key is not None
         if is_keyed and self._lined != self._pace:
-            yield from self._end_put_offs()
+            await self._end_put_offs()
         if not self.is_limited and self._permits is None:
             self._room = self._backlog.room_left(n)
             return self._room
@@ -157,11 +157,11 @@ class Limiter:
                 n = 0
             most = self._context.settings.max_running
             if most is None:
-                yield from self._alone(self._leave)
+                await self._alone(self._leave)
             elif n:  # before the slots: one that is taken without a permit is lost to the other workers
-                n = yield from self._alone(partial(self._take_permits, most, n))
+                n = await self._alone(partial(self._take_permits, most, n))
             if n and has_slots:
-                n = yield from self._take_slots(n)
+                n = await self._take_slots(n)
         except LimitContended:
             n = 0
             self._rest(MIN_PAUSE_SECONDS * 10)
@@ -177,12 +177,12 @@ class Limiter:
         """Record that the backlog counts the claimed items now."""
         self.claiming = 0
 
-    def _end_put_offs(self) -> Flow[None]:
+    async def _end_put_offs(self) -> None:
         """Let the items look for starts that were put off by another pace, once the last of them are back."""
         pace = self._pace
         while self._backlog.has_unsettled and not self._backlog.closed:
-            yield Wait(BUSY_PAUSE_SECONDS)
-        yield from end_put_offs(self._context)
+            await sleep(BUSY_PAUSE_SECONDS)
+        await end_put_offs(self._context)
         self._lined = pace
 
     def _rest(self, seconds: float) -> None:
@@ -206,11 +206,11 @@ class Limiter:
         self._resume_at = max(self._resume_at, self._slots_at)
         return time.monotonic() < self._slots_at
 
-    def _take_slots(self, n: int) -> Flow[int]:
+    async def _take_slots(self, n: int) -> int:
         usable, _ = self._count_slots()
         wait = 0.0
         if usable <= 0:
-            wait = yield from self._take_block(n)
+            wait = await self._take_block(n)
             usable, _ = self._count_slots()
         if usable > 0:
             return min(n, usable)
@@ -231,7 +231,7 @@ class Limiter:
             pending = self._count_pending()
             return self._slots.count(self._now() + CLAIM_LEAD_MS) - pending, self._slots.count(math.inf) - pending
 
-    def _take_block(self, n: int) -> Flow[float]:
+    async def _take_block(self, n: int) -> float:
         """Take slots; returns 0, or the milliseconds until there are some."""
         pace, slots = self._pace, self._slots
         if pace is None:
@@ -241,7 +241,7 @@ class Limiter:
             self._taking += 1
         taken: tuple[Block, bool] | float = 0.0
         try:
-            taken = yield from take_slots(self._context.broker, bucket_id(self._context.name), pace, n, own)
+            taken = await take_slots(self._context.broker, bucket_id(self._context.name), pace, n, own)
         finally:
             with self._lock:
                 self._taking -= 1
@@ -253,16 +253,16 @@ class Limiter:
                         slots.add(block)
         return 0.0 if isinstance(taken, tuple) else taken
 
-    def _alone(self, flow: Callable[[], Flow[T]]) -> Flow[T]:
+    async def _alone(self, flow: Callable[[], Awaitable[T]]) -> T:
         """Run a flow that changes the permits when no other one does: each begins with what the last one has left."""
         while not self._changing.acquire(blocking=False):  # it may not block: other tasks share the thread
-            yield Wait(BUSY_PAUSE_SECONDS)
+            await sleep(BUSY_PAUSE_SECONDS)
         try:
-            return (yield from flow())
+            return await flow()
         finally:
             self._changing.release()
 
-    def _take_permits(self, most: int, n: int) -> Flow[int]:
+    async def _take_permits(self, most: int, n: int) -> int:
         """Return for how many of ``n`` further items there are permits; asks for them unless it knows that already."""
         occupied, permits = self._backlog.occupied, self._permits
         self._permitted = 0
@@ -288,7 +288,7 @@ class Limiter:
                 holds=permits is not None and permits.number > 0,
             )
             taking = take_permits(self._context.broker, self._context.name, request, self._document)
-            permits, self._document = yield from taking
+            permits, self._document = await taking
             self._permits, self._asked_at = permits, time.monotonic()
             self._asked_limit, self._asked_wanted = most, request.wanted
             self.is_lost = permits.lost and occupied > 0
@@ -319,34 +319,34 @@ class Limiter:
             return True
         return all(item.lease_until is None or item.lease_until <= permits.until for item in items)
 
-    def give_back(self) -> Flow[None]:
+    async def give_back(self) -> None:
         """Give back slots and permits that no item needs (``find`` and ``update`` of each)."""
         if self._permits is None and not self._slots.has_unused:
             return
         try:
-            yield from self._give_back_slots()
-            yield from self._alone(self._give_back_permits)
+            await self._give_back_slots()
+            await self._alone(self._give_back_permits)
         except LimitContended:
             pass  # they are tried again, or lapse
 
-    def _give_back_slots(self) -> Flow[None]:
+    async def _give_back_slots(self) -> None:
         with self._lock:
             own = self._slots.detach() if self._slots.has_unused and self._count_pending() == 0 else None
         if own is None:
             return
         is_back = False
         try:
-            is_back = yield from give_back_slots(self._context.broker, bucket_id(self._context.name), own)
+            is_back = await give_back_slots(self._context.broker, bucket_id(self._context.name), own)
         finally:
             with self._lock:
                 if own.pace == self._pace:
                     # An empty block remains: its end tells whether the bucket is as this process has left it.
                     self._slots.restore(Block(own.next, own.next, own.pace) if is_back else own)
 
-    def _give_back_permits(self) -> Flow[None]:
+    async def _give_back_permits(self) -> None:
         permits, needed = self._permits, self._count_needed()
         if permits is not None and not self.is_lost and permits.number > needed:
-            yield from self._keep(needed)
+            await self._keep(needed)
 
     def _count_needed(self) -> int:
         """Return how many permits are used, or are about to be: by slots of about now."""
@@ -356,15 +356,15 @@ class Limiter:
             near = max(near - self._count_pending(), 0)
         return self._backlog.occupied + max(self.claiming, self._permitted) + near
 
-    def _keep(self, number: int) -> Flow[None]:
+    async def _keep(self, number: int) -> None:
         lease = self._consumer.lease_length * PERMIT_LEASES
         options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
-        permits, self._document = yield from keep_permits(self._context.broker, self._context.name, self._by, **options)
+        permits, self._document = await keep_permits(self._context.broker, self._context.name, self._by, **options)
         self.is_lost = self.is_lost or permits.lost
         self._permits, self._asked_wanted = (permits if number or permits.lost else None), number
         self._asked_at = self._seen_at = float("-inf")
 
-    def check(self) -> Flow[None]:
+    async def check(self) -> None:
         """Give back permits that no claim has used for a moment; else look, beside the claims, whether others want any.
 
         So a claim seldom asks, which takes as long as the claim itself while several workers change the document.
@@ -373,9 +373,9 @@ class Limiter:
         if permits is None or self.is_lost or permits.number == 0:
             return
         if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._count_needed():
-            yield from self.give_back()
+            await self.give_back()
         elif now - self._asked_at >= KNOWN_SECONDS / 2:
-            document = yield from read_document(self._context.broker, self._context.name)
+            document = await read_document(self._context.broker, self._context.name)
             planned = None if limit is None else plan_again(document, self._by, limit, self._context.broker.clock.now())
             if self._permits is not permits or limit != self._asked_limit:
                 return  # a claim has asked meanwhile
@@ -384,16 +384,16 @@ class Limiter:
             else:  # the next claim asks: the worker may have more or fewer now
                 self._asked_at = self._seen_at = float("-inf")
 
-    def extend(self) -> Flow[None]:
+    async def extend(self) -> None:
         """Extend the lease of the permits, before the leases of the items are; sets ``is_lost`` when it has ended."""
 
-        def extend() -> Flow[None]:
+        async def extend() -> None:
             permits = self._permits
             if permits is not None and permits.number and not self.is_lost:
-                yield from self._keep(permits.number)
+                await self._keep(permits.number)
 
         try:
-            yield from self._alone(extend)
+            await self._alone(extend)
         except LimitContended:
             pass  # the items are extended only as far as their permits last: at the next time
 
@@ -407,26 +407,26 @@ class Limiter:
         self.is_lost, self._permits, self._document = False, None, None
         self._asked_at = self._seen_at = float("-inf")
 
-    def leave(self, number: int = 0) -> Flow[None]:
+    async def leave(self, number: int = 0) -> None:
         """Give back everything at the end, but for the permits of ``number`` runs that were left behind."""
         self.claiming = 0
-        yield from self._give_back_slots()
-        yield from self._alone(partial(self._leave, number))
+        await self._give_back_slots()
+        await self._alone(partial(self._leave, number))
 
-    def _leave(self, number: int = 0) -> Flow[None]:
+    async def _leave(self, number: int = 0) -> None:
         permits = self._permits
         if permits is not None and not self.is_lost and (number == 0 or permits.number > number):
-            yield from self._keep(number)
+            await self._keep(number)
 
     # --- rates by key ----------------------------------------------------------------------------
 
-    def admit(
+    async def admit(
         self, items: Sequence[Item[Any]], refuse: Refuse
-    ) -> Flow[tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]]:
+    ) -> tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]:
         """Take a slot of its key for each claimed item; returns the items to run, and the others with outcomes."""
         if self._pace is None:  # the rate has ended since the claim
             return list(items[: self._room]), [(item, Release()) for item in items[self._room :]]
-        kept, others = yield from self._keyed.admit(items, self._pace, self._room, refuse)
+        kept, others = await self._keyed.admit(items, self._pace, self._room, refuse)
         self._keyed.record(items, len(kept))
         return kept, others
 
@@ -455,16 +455,16 @@ class Limiter:
                 return MIN_PAUSE_SECONDS if self._taking and wait == math.inf else wait
             return self._keyed.use(run.items[0]) / 1000
 
-    def take_for(self, run: HandlerCall, refuse: Refuse) -> Flow[ResolvedOutcome | float]:
+    async def take_for(self, run: HandlerCall, refuse: Refuse) -> ResolvedOutcome | float:
         """Take slots for a call that has none; returns the seconds to wait, or the outcome of an item to put off."""
         try:
             pace = self._pace
             if self._consumer.rate_key is None or pace is None:
-                wait = yield from self._take_block(len(run.items))
+                wait = await self._take_block(len(run.items))
                 return wait / 1000
             if self._keyed.is_late(run.items[0]):
                 return Release(self._context.broker.clock.now())
-            _, others = yield from self._keyed.admit(run.items, pace, len(run.items), refuse)
+            _, others = await self._keyed.admit(run.items, pace, len(run.items), refuse)
             return others[0][1] if others else 0.0
         except LimitContended:
             return REFUSED_PAUSE_SECONDS

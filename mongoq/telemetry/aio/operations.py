@@ -1,25 +1,24 @@
-"""Observed flows: the operations of brokers and workers, each with a span and a duration.
+"""Observed operations: those of brokers and workers, each with a span and a duration.
 
-An observed flow takes the place of the flow that it calls, by the observer of the driver. One serves threads, asyncio
-and the virtual brokers, as all flows do. It changes no result and no error.
+An observed operation takes the place of the one that it calls, by the observer of the driver. It changes no result and
+no error.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Item
-from mongoq.protocol import group_commit
 from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, take_over
 from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.sources import Yielded
-from mongoq.protocol.flow import Flow, Interruption
+from mongoq.protocol.flow import Interruption
 from mongoq.protocol.push import push
 from mongoq.protocol.push.push import check_headers
 from mongoq.protocol.settle import bury, by_token, move, settle
@@ -34,34 +33,34 @@ from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.recorder import Recorder, Recording
 
-AnyFlow = Callable[..., Flow[Any]]
+Work = Callable[..., Awaitable[Any]]
 
 
-def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
-    """Return the observed flows, by the flows whose place they take."""
-    settled_alone: dict[AnyFlow, Operation] = {
+def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
+    """Return the observed operations, by those whose place they take."""
+    settled_alone: dict[Work, Operation] = {
         settle.commit: conventions.COMMIT,
         settle.rollback: conventions.ROLLBACK,
         move.move: conventions.MOVE,
         settle.release: conventions.RELEASE,
         bury.bury: conventions.BURY,
     }
-    settled_together: dict[AnyFlow, Operation] = {
+    settled_together: dict[Work, Operation] = {
         settle.commit_many: conventions.COMMIT,
         settle.rollback_many: conventions.ROLLBACK,
         settle.release_many: conventions.RELEASE,
         move.move_many: conventions.MOVE,
     }
-    claims: dict[AnyFlow, Operation] = {
+    claims: dict[Work, Operation] = {
         pop.pop: conventions.POP,
-        group_commit.reserve: conventions.RESERVE,
+        reserve.reserve: conventions.RESERVE,
         reserve.reserve_many: conventions.RESERVE,
         claim_batch: conventions.RESERVE,
         claim_lapsed: conventions.RESERVE,
         take_over: conventions.RESERVE,
     }
     return {
-        group_commit.push: partial(_push, recorder, group_commit.push),
+        push.push: partial(_push, recorder, push.push),
         push.push_many: partial(_push, recorder, push.push_many),
         push.push_each: partial(_push_each, recorder),
         sources.push_records: partial(_push_records, recorder),
@@ -71,22 +70,22 @@ def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
         apply_outcomes: partial(_apply_outcomes, recorder, apply_outcomes),
         apply_outcomes_at_most_once: partial(_apply_outcomes, recorder, apply_outcomes_at_most_once),
         apply_outcomes_of_queues: partial(_apply_outcomes_of_queues, recorder),
-        **{flow: partial(_claim, recorder, flow, operation) for flow, operation in claims.items()},
-        **{flow: partial(_settle, recorder, flow, operation) for flow, operation in settled_alone.items()},
-        **{flow: partial(_settle_many, recorder, flow, operation) for flow, operation in settled_together.items()},
+        **{work: partial(_claim, recorder, work, operation) for work, operation in claims.items()},
+        **{work: partial(_settle, recorder, work, operation) for work, operation in settled_alone.items()},
+        **{work: partial(_settle_many, recorder, work, operation) for work, operation in settled_together.items()},
     }
 
 
 # --- pushes --------------------------------------------------------------------------------------
 
 
-def _push(
-    recorder: Recorder, flow: AnyFlow, context: QueueContext[Any], what: Any, *, headers: Any = None, **options: Any
-) -> Flow[Any]:
+async def _push(
+    recorder: Recorder, work: Work, context: QueueContext[Any], what: Any, *, headers: Any = None, **options: Any
+) -> Any:
     recording = recorder.begin(conventions.PUSH, context.name)
     try:
         written = recorder.propagation.write(headers, recording.span, context.broker.encoding)
-        pushed = yield from flow(context, what, headers=written, **options)
+        pushed = await work(context, what, headers=written, **options)
         _describe_ids(recording, pushed if isinstance(pushed, list) else [pushed], is_batch=isinstance(pushed, list))
     except BaseException as error:
         _fail(recording, error)
@@ -96,13 +95,13 @@ def _push(
     return pushed
 
 
-def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, batch: Sequence[Yielded]) -> Flow[int]:
+async def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, batch: Sequence[Yielded]) -> int:
     """Push records of a source: they begin a trace, by one span for all of them."""
     recording = recorder.begin(conventions.PUSH, context.name)
     try:
         add = _add_headers(recorder, recording, context.broker.encoding)
         batch = [one._replace(headers=add(one.headers)) for one in batch]
-        pushed: int = yield from sources.push_records(context, lease, batch)
+        pushed: int = await sources.push_records(context, lease, batch)
         recording.set_attributes({conventions.BATCH_COUNT: pushed})
     except BaseException as error:
         _fail(recording, error)
@@ -112,13 +111,13 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
     return pushed
 
 
-def _push_each(
+async def _push_each(
     recorder: Recorder,
     context: QueueContext[Any],
     options: Sequence[push.Draft],
     pushes: Sequence[push.Push],
     **remember: Any,
-) -> Flow[None]:
+) -> None:
     """Push rows of Spark; those that were made of items keep the trace of their headers, and are linked to it."""
     recording = recorder.begin(conventions.PUSH, context.name)
     try:
@@ -129,7 +128,7 @@ def _push_each(
             recording.add_links(recorder.propagation.linked_contexts(own))
         add = _add_headers(recorder, recording, encoding)
         options = [replace(one, headers=add(one.headers)) for one in options]
-        yield from push.push_each(context, options, pushes, **remember)
+        await push.push_each(context, options, pushes, **remember)
     except BaseException as error:
         _fail(recording, error)
         raise
@@ -156,16 +155,14 @@ def _add_headers(recorder: Recorder, recording: Recording, encoding: Encoding) -
 # --- claims --------------------------------------------------------------------------------------
 
 
-def _claim(
-    recorder: Recorder, flow: AnyFlow, operation: Operation, context: QueueContext[Any], *args: Any, **options: Any
-) -> Flow[Any]:
+async def _claim(
+    recorder: Recorder, work: Work, operation: Operation, context: QueueContext[Any], *args: Any, **options: Any
+) -> Any:
     """Claim items; a claim that finds none has no span, since idle consumers claim again and again."""
     began = time.perf_counter()
     try:
-        claimed = yield from flow(context, *args, **options)
-    except GeneratorExit:  # a cancelled wait
-        raise
-    except BaseException as error:
+        claimed = await work(context, *args, **options)
+    except Exception as error:  # a cancelled wait is no failure
         recording = recorder.begin(operation, context.name, began=time.perf_counter() - began)
         _fail(recording, error)
         recording.end()
@@ -181,10 +178,10 @@ def _claim(
     return claimed
 
 
-def _next_claim(recorder: Recorder, context: QueueContext[Any], *args: Any, **options: Any) -> Flow[Any]:
+async def _next_claim(recorder: Recorder, context: QueueContext[Any], *args: Any, **options: Any) -> Any:
     """Claim the next batch of a stream, which knows the ids of its items and not their headers: no links."""
     began = time.perf_counter()
-    claim = yield from streams.next_claim(context, *args, **options)
+    claim = await streams.next_claim(context, *args, **options)
     if claim is not None:
         recording = recorder.begin(conventions.RESERVE, context.name, began=time.perf_counter() - began)
         recording.set_attributes({conventions.BATCH_COUNT: len(claim.ids or ())})
@@ -205,69 +202,69 @@ def _claimed_items(claimed: Any) -> Sequence[Item[Any]]:
 # --- settlements ---------------------------------------------------------------------------------
 
 
-def _settle(
+async def _settle(
     recorder: Recorder,
-    flow: AnyFlow,
+    work: Work,
     operation: Operation,
     context: QueueContext[Any],
     item: Any,
     *args: Any,
     **options: Any,
-) -> Flow[Any]:
-    make = partial(flow, context, item, *args, **options)
-    return (yield from _observe_settlement(recorder, operation, context.name, [item], make, is_batch=False))
+) -> Any:
+    make = partial(work, context, item, *args, **options)
+    return await _observe_settlement(recorder, operation, context.name, [item], make, is_batch=False)
 
 
-def _settle_many(
+async def _settle_many(
     recorder: Recorder,
-    flow: AnyFlow,
+    work: Work,
     operation: Operation,
     context: QueueContext[Any],
     items: Any,
     *args: Any,
     **options: Any,
-) -> Flow[Any]:
-    # Any iterable, which is read once; anything else is refused by the flow.
+) -> Any:
+    # Any iterable, which is read once; anything else is refused by the operation.
     entries = list(items) if isinstance(items, Iterable) else []
     given = entries if isinstance(items, Iterable) else items
     settled = [entry[0] if isinstance(entry, tuple) and entry else entry for entry in entries]
-    make = partial(flow, context, given, *args, **options)
-    return (yield from _observe_settlement(recorder, operation, context.name, settled, make))
+    make = partial(work, context, given, *args, **options)
+    return await _observe_settlement(recorder, operation, context.name, settled, make)
 
 
-def _apply_outcomes(
-    recorder: Recorder, flow: AnyFlow, context: QueueContext[Any], outcomes: Iterable[Any], *args: Any
-) -> Flow[Any]:
+async def _apply_outcomes(
+    recorder: Recorder, work: Work, context: QueueContext[Any], outcomes: Iterable[Any], *args: Any
+) -> Any:
     entries = list(outcomes)
     items = [item for item, _ in entries]
-    make = partial(flow, context, entries, *args)
-    return (yield from _observe_settlement(recorder, conventions.SETTLE, context.name, items, make))
+    make = partial(work, context, entries, *args)
+    return await _observe_settlement(recorder, conventions.SETTLE, context.name, items, make)
 
 
-def _apply_outcomes_of_queues(recorder: Recorder, parts: Iterable[Any], *args: Any) -> Flow[Any]:
+async def _apply_outcomes_of_queues(recorder: Recorder, parts: Iterable[Any], *args: Any) -> Any:
     """Settle items of several queues, such as the sides of a join: the span has the name of the first."""
     entries = [(context, list(outcomes)) for context, outcomes in parts]
     items = [item for _, outcomes in entries for item, _ in outcomes]
     make = partial(apply_outcomes_of_queues, entries, *args)
     first = next((context.name for context, outcomes in entries if outcomes), "")
-    return (yield from _observe_settlement(recorder, conventions.SETTLE, first, items, make))
+    return await _observe_settlement(recorder, conventions.SETTLE, first, items, make)
 
 
-def _observe_settlement(
+async def _observe_settlement(
     recorder: Recorder,
     operation: Operation,
     queue: str,
     items: Sequence[Any],
-    make: Callable[[], Flow[Any]],
+    make: Callable[[], Awaitable[Any]],
     *,
     is_batch: bool = True,
-) -> Flow[Any]:
+) -> Any:
     if not items:
-        return (yield from make())
+        return await make()
     recording = recorder.begin(operation, queue)
     try:
         _describe_items(recorder, recording, items, is_batch=is_batch)
-        result = yield from make()
+        result = await make()
         if isinstance(result, Mapping):  # the errors of items that were not settled
             errors = [error for error in result.values() if not isinstance(error, PutOff)]
             if errors:
@@ -280,10 +277,10 @@ def _observe_settlement(
     return result
 
 
-def _settle_claim(recorder: Recorder, context: QueueContext[Any], *args: Any) -> Flow[int]:
+async def _settle_claim(recorder: Recorder, context: QueueContext[Any], *args: Any) -> int:
     """Settle what is left of the batch of a stream; one that a sink has settled is not worth a span."""
     began = time.perf_counter()
-    settled = yield from streams.settle_claim(context, *args)
+    settled = await streams.settle_claim(context, *args)
     if settled:
         recording = recorder.begin(conventions.COMMIT, context.name, began=time.perf_counter() - began)
         recording.set_attributes({conventions.BATCH_COUNT: settled})
@@ -291,11 +288,11 @@ def _settle_claim(recorder: Recorder, context: QueueContext[Any], *args: Any) ->
     return settled
 
 
-def _settle_held(recorder: Recorder, broker: Any, fenced_items: Sequence[Any]) -> Flow[by_token.SettledByToken]:
-    """Settle items of rows of Spark; only the flow finds out which queues they are in."""
+async def _settle_held(recorder: Recorder, broker: Any, fenced_items: Sequence[Any]) -> by_token.SettledByToken:
+    """Settle items of rows of Spark; only the operation finds out which queues they are in."""
     began = time.perf_counter()
     try:
-        result = yield from by_token.settle_held(broker, fenced_items)
+        result = await by_token.settle_held(broker, fenced_items)
     except BaseException as error:
         recording = recorder.begin(conventions.SETTLE, "", began=time.perf_counter() - began)
         _fail(recording, error)
@@ -328,8 +325,8 @@ def _describe_ids(recording: Recording, ids: Sequence[Any], *, is_batch: bool) -
 
 
 def _fail(recording: Recording, error: BaseException) -> None:
-    """Mark a failure; a closed flow stands for a caller that was cancelled."""
-    if type(error) is GeneratorExit:
+    """Mark a failure, or that the caller was cancelled."""
+    if not isinstance(error, Exception):
         recording.fail_as("cancelled")
     else:
         recording.fail(error.cause if isinstance(error, Interruption) else error)

@@ -13,7 +13,6 @@ from mongoq.model.outcomes import Release
 from mongoq.model.rate import Pace, PutOff, Slots
 from mongoq.protocol.claim.expiry import is_expired
 from mongoq.protocol.coordination.limits import bucket_id, read_buckets, share_key_slots
-from mongoq.protocol.flow import Flow
 from mongoq.worker.consumer import Consumer
 
 MAX_KEYED_CLAIM = 100
@@ -48,9 +47,9 @@ class KeyedRates:
         fitting = (self._consumer.prefetch_bytes or math.inf) // max(largest, 1)
         self._width = 0 if kept else int(min(2 * len(items), MAX_KEYED_CLAIM, fitting))
 
-    def admit(
+    async def admit(
         self, items: Sequence[Item[Any]], pace: Pace, room: int, refuse: Refuse
-    ) -> Flow[tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]]:
+    ) -> tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]:
         """Take slots of their keys for claimed items, ``room`` at most; returns the items to run, and the others.
 
         One ``find`` reads all buckets; one ``update`` follows for each key that gives slots, or places in its line. The
@@ -68,7 +67,7 @@ class KeyedRates:
                 others.append((item, refuse(item, error)))
             else:
                 keyed.setdefault(bucket_id(self._consumer.name, key), []).append(item)
-        known = yield from read_buckets(self._broker, list(keyed))
+        known = await read_buckets(self._broker, list(keyed))
         for id, alike in keyed.items():
             with self._lock:
                 late = {id_key(item.id): self._slots.pop(id_key(item.id), None) for item in alike}
@@ -81,7 +80,7 @@ class KeyedRates:
             alike.sort(key=lambda item: not has_turn[id_key(item.id)])
             turns = [has_turn[id_key(item.id)] for item in alike]
             options: dict[str, Any] = {"room": room - len(kept), "own": own, "known": known.get(id)}
-            block, put_offs = yield from share_key_slots(self._broker, id, pace, turns, **options)
+            block, put_offs = await share_key_slots(self._broker, id, pace, turns, **options)
             starting = alike[: len(alike) - len(put_offs)]
             kept += starting
             others += zip(alike[len(starting) :], map(_release, put_offs), strict=True)

@@ -1,0 +1,191 @@
+# Generated from mongoq/protocol/claim/batch_claim.py by scripts/unasync.py. Do not edit.
+"""One claim of many items: one update of its candidates under a token, its undo, and the items that it reserved.
+
+``send_claim`` sends the update and returns the items. Items that were read whole are not read again if the update found
+all of them. Otherwise the items under the token are read, and each candidate that is left is claimed by its id, buried,
+or put behind the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from mongoq.model.encoding.unreadable import UnreadableDocument
+from mongoq.model.envelope import Document, attempts_of
+from mongoq.model.indexes import CLAIM_ORDER
+from mongoq.model.item import Item, id_key
+from mongoq.model.stream_claim import entry_time
+from mongoq.protocol.base.find import find_head
+from mongoq.protocol.claim.batch_claim import BatchClaim
+from mongoq.protocol.claim.judge import find_exhaustion, is_exhausted, is_suspect
+from mongoq.protocol.flow import Command, Refused, ReplyLost, Unreadable
+from mongoq.protocol_threads.base.find import close_cursor, find_few
+from mongoq.protocol_threads.base.retry import retry_and_report, retry_once, retry_until_reply
+from mongoq.protocol_threads.claim import foreign
+from mongoq.protocol_threads.claim.judge import bury_unfit, start_or_expire
+from mongoq.protocol_threads.claim.reservation import update_held
+from mongoq.protocol_threads.perform import perform
+
+
+def send_claim(claim: BatchClaim, *, settled: int = 0, projection: Mapping[str, Any] | None = None) -> list[Item[Any]]:
+    """Send the claim, and return its items that may run, in the order of claims.
+
+    Sent again after a lost reply, the claim counts nothing twice: its items are no longer eligible. With a
+    ``projection`` only these fields are read back.
+
+    Args:
+        claim: the claim.
+        settled: the number of candidates that were settled before.
+        projection: the fields of items to read.
+    """
+    candidates, state, tried = claim.candidates, claim.context.state, len(claim.ids) - settled
+    if tried <= 0:
+        return []
+    number, again = _send(claim)
+    items: dict[Any, Item[Any]] = {}
+    all_read = True
+    if candidates.untouched and number == tried and not again:
+        marks = {**claim.marks, "attempts": 1}
+        items = claim.items([{**document, **marks} for document in candidates.documents], candidates.size)
+    else:
+        if candidates.untouched:  # another process claims or removes what was read
+            state.read_ids_only()
+        items, all_read = _read_items(claim, projection)
+    if len(items) == tried:
+        state.contention.record_batch(tried, 0)
+    elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
+        items |= _claim_leftovers(claim, items, tried)
+    return start_or_expire(claim.context, [items[key] for key in claim.ids if key in items])
+
+
+def _send(claim: BatchClaim) -> tuple[int, bool]:
+    """Send the claim until there is a reply; return how many items it found, and whether that may not be all it has.
+
+    If it fails, its items are given back: an update that the server ends by an error may have done a part. One that is
+    refused fails on one item, and the reply does not name it: each is then tried alone.
+    """
+    try:
+        return retry_and_report(partial(perform, claim.command()))
+    except Exception as error:
+        if isinstance(error, ReplyLost | Refused) or getattr(error, "code", None) is not None:
+            with suppress(Exception):
+                retry_once(claim.give_back())
+        if isinstance(error, Refused):
+            return 0, True
+        raise
+
+
+def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> tuple[dict[Any, Item[Any]], bool]:
+    """Read the items that the claim holds, and bury undecodable ones. Also returns whether these are all.
+
+    The size of the items is not known before, and a worker must not hold thousands of large ones at once: it reads one
+    reply (16 MB), the first items in the order of claims, and the rest is given back unread.
+    """
+    keys, ids, broker = list(claim.ids), list(claim.ids.values()), claim.context.broker
+    number = len(ids)
+    try:
+        while claim.skips_lapsed and not broker.serverless:
+            filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
+            head = retry_once(find_head(broker, filter, [("_id", 1)], number))
+            if not head.cursor:
+                if number < len(ids):
+                    retry_once(claim.give_back(keys[number:]))
+                return claim.items(head.documents, head.size), number == len(ids)
+            close_cursor(broker, head.cursor)
+            # Halve at least, so that the loop ends after a few reads.
+            number = max(min(len(head.documents), number // 2), 1)
+    except Unreadable:
+        pass
+    filter = {"_id": {"$in": ids}, "token": claim.token}
+    read = find_few(broker, filter, [("_id", 1)], len(ids), projection=projection, lenient=True)
+    readable = [document for document in read if not isinstance(document, UnreadableDocument)]
+    if projection is not None:  # it may leave out the token, by which items are settled
+        readable = [{**document, "token": claim.token} for document in readable]
+    items = claim.items(readable)
+    if len(items) < len(read):  # what can be read of such a document may lack its id
+        for document in find_few(broker, filter, [("_id", 1)], len(ids), projection={"_id": 1}):
+            if id_key(document["_id"]) not in items:
+                foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+    return items, True
+
+
+def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: int) -> dict[Any, Item[Any]]:
+    """Handle candidates that the update did not reserve and that no other caller has taken by now.
+
+    An item without runs left is buried. But a neighbour may have killed the holder of a batch, so the items of that
+    batch get one more run, alone: the first of them if nothing else was claimed, else they go after the ready items.
+    """
+    context = claim.context
+    alone = not items and not claim.adds_to_token
+    ids = [id for key, id in claim.ids.items() if key not in items]
+    fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
+    documents = find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
+    if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
+        context.state.contention.record_batch(tried, max(tried - len(items) - len(documents), 0))
+    spent = [document for document in documents if context.settings.is_spent(attempts_of(document))]
+    unspent = [document for document in documents if not context.settings.is_spent(attempts_of(document))]
+    suspects = [document for document in spent if is_suspect(document)]
+    exhausted = [document for document in spent if not is_suspect(document)]
+    if claim.skips_lapsed:
+        claim.lapsed.extend(document for document in unspent if "token" in document)
+        claim.suspects.extend(suspects)
+        unspent, suspects = [document for document in unspent if "token" not in document], []
+    together = claim.runs_with_others or len(unspent) > alone
+    more: list[Item[Any]] = []
+    for document, joins in [*((each, together) for each in unspent), *((each, False) for each in exhausted)]:
+        if item := (claim_by_id(claim, document, together=joins)):
+            more.append(item)
+    if suspects and alone and not more:
+        item = claim_by_id(claim, suspects[0], together=False)
+        return {id_key(item.id): item} if item else {}
+    if suspects:
+        # They keep their old token, which shows that they were parts of a batch.
+        update = {"$set": {"when": claim.now}}
+        ids = [document["_id"] for document in suspects]
+        retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
+    if len(items) == 1 and not more and not claim.runs_with_others:
+        # The mark of a batch goes from an item that is returned alone: no other item can kill its holder. A crash
+        # before it gives the item one run more.
+        update_held(context, list(items.values()), {"$unset": {"batch": ""}}, claimed=list(items.values()))
+    return {id_key(item.id): item for item in more}
+
+
+def claim_by_id(
+    claim: BatchClaim, document: Document, *, together: bool, patience: float | None = None
+) -> Item[Any] | None:
+    """Claim one item by its id (``findAndModify``); bury it if it has no runs left, or if its attempts are no number.
+
+    With ``together`` it may be returned with other items, and one of them may kill the holder. A transaction of a dead
+    process may block the item: after ``patience`` seconds the claim raises ``Blocked``.
+    """
+    mine = {**claim.mine, "batch": claim.token} if together else claim.mine
+    if claim.writes_entry_time:
+        mine = {**mine, "pushed": entry_time(document)}
+    command: Command[Any] = Command(
+        "find_one_and_update",
+        {
+            "filter": claim.filter([document["_id"]]),
+            "update": {"$set": mine, "$inc": {"attempts": 1}},
+            **({} if patience is None or claim.context.broker.serverless else {"maxTimeMS": int(patience * 1000)}),
+        },
+        undo=lambda _: claim.give_back(),
+    )
+    try:
+        before = perform(command)
+    except Refused:
+        if not (foreign.bury_uncountable(claim.context)):
+            raise
+        return None
+    except Unreadable:
+        foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+        return None
+    if before is None:
+        return None
+    (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
+    if is_exhausted(claim.context, before):
+        bury_unfit(claim.context, item, find_exhaustion(claim.context))
+        return None
+    return item

@@ -1,0 +1,252 @@
+# Generated from mongoq/protocol/coordination/limits.py by scripts/unasync.py. Do not edit.
+"""Limits of a queue over all processes: permits of ``max_running``, and slots of ``rate``, in control documents.
+
+``limit:<queue>`` lists the workers that hold permits, each with a lease. ``rate:<queue>`` and ``rate:<queue>:<hash>``
+are the buckets of rates. Each change is one ``update`` that finds the document as it was read, so that none is lost or
+made twice. The TTL index removes a document that is not used any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.clock import VirtualClock, milliseconds
+from mongoq.model.limits import PermitHolder, QueueLimits, make_limits, plan_permits
+from mongoq.model.process import dice
+from mongoq.model.rate import Block, Pace, PutOff, share_slots, take_block
+from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
+from mongoq.protocol.coordination.limits import (
+    IDLE_EXPIRY,
+    LIMIT_PREFIX,
+    MAX_CHANGES,
+    RACE_PAUSE_SECONDS,
+    REQUEST_LEASE,
+    Document,
+    LimitContended,
+    PermitRequest,
+    Permits,
+    T,
+    _bucket,
+    _bucket_fields,
+    _holders_update,
+    _keys_of,
+    _read_holders,
+    bucket_id,
+)
+from mongoq.protocol.flow import Command, Duplicate, has_matched, number_matched
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
+from mongoq.protocol_threads.base.find import find_few, find_one
+from mongoq.protocol_threads.base.retry import retry_until_reply
+from mongoq.protocol_threads.perform import sleep
+
+
+def change_document(
+    broker: BrokerContext,
+    id: str,
+    change: Callable[[Document | None, datetime], tuple[dict[str, Any] | None, T]],
+    known: Document | None = None,
+) -> tuple[T, Document | None]:
+    """Change a control document by what it contains; returns the result of ``change`` and the document.
+
+    One ``update`` where the document is as ``known``; else a ``find`` before it. ``change`` returns the fields to set,
+    or ``None`` for no change, and is called again when another process was faster. A crash leaves the document as it
+    was or as it was to be.
+    """
+    for races in range(MAX_CHANGES):
+        if known is None:
+            known = find_one(broker, {"_id": id})
+        now = broker.clock.now()
+        fields, result = change(known, now)
+        if fields is None:
+            return result, known
+        version = ObjectId()
+        fields = {"expires": now + IDLE_EXPIRY, **fields, "version": version}
+        before = {"$exists": False} if known is None else known.get("version")
+        # The own version also matches: a command that is sent again after a lost reply finds what it has written.
+        filter = {"_id": id, "version": before if known is None else {"$in": [before, version]}}
+        arguments = {"filter": filter, "update": {"$set": fields}, "upsert": known is None}
+        try:
+            reply: Any = retry_until_reply(Command("update_one", arguments))
+            if has_matched(reply) or reply.upserted_id is not None:
+                return result, {**(known or {}), "_id": id, **fields}
+        except Duplicate:  # another process has just inserted it; or this one, by a command whose reply was lost
+            pass
+        known = None
+        if races:
+            sleep(dice.uniform(0, RACE_PAUSE_SECONDS * min(races, 10)))
+    raise LimitContended(id)
+
+
+# --- permits -------------------------------------------------------------------------------------
+
+
+def take_permits(
+    broker: BrokerContext, queue: str, request: PermitRequest, known: Document | None = None
+) -> tuple[Permits, Document | None]:
+    """Take as many permits as the worker may have, extend their lease, or leave a request for some."""
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
+        mine, others = _read_holders(document, request.by, now)
+        lost = request.holds and (mine is None or mine.number == 0)
+        # Runs whose permits are lost have no claim to others: their items are lost as well.
+        occupied = 0 if lost else request.occupied
+        wanted = max(request.wanted, occupied)
+        plan = plan_permits(request.limit, others, mine, occupied=occupied, wanted=wanted, now=now)
+        number = 0 if lost else plan.number
+        keeps_turn = mine is not None and (mine.number > 0) == (number > 0)
+        since = plan.since if keeps_turn else now
+        until = now + (request.lease if number else REQUEST_LEASE)
+        if number == 0 and mine is not None and mine.number == 0 and mine.until - now > REQUEST_LEASE / 2:
+            return None, Permits(0, mine.until, lost)  # the request stands
+        changed = PermitHolder(request.by, number, wanted, since, until)
+        return _holders_update([*others, changed], now), Permits(number, until, lost)
+
+    return change_document(broker, LIMIT_PREFIX + queue, change, known)
+
+
+def keep_permits(
+    broker: BrokerContext, queue: str, by: str, *, number: int, lease: timedelta, known: Document | None = None
+) -> tuple[Permits, Document | None]:
+    """Keep only ``number`` permits and extend their lease, or with 0 take the worker off the list (``update``).
+
+    Permits whose lease has ended are lost, and not taken again.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
+        mine, others = _read_holders(document, by, now)
+        if mine is None or (number and mine.number < number):
+            return None, Permits(0, now, lost=number > 0)
+        if number == 0:
+            return _holders_update(others, now), Permits(0, now)
+        kept = PermitHolder(by, number, number, mine.since, now + lease)
+        return _holders_update([*others, kept], now), Permits(number, kept.until)
+
+    return change_document(broker, LIMIT_PREFIX + queue, change, known)
+
+
+def read_document(broker: BrokerContext, queue: str) -> Document | None:
+    """Read the document of the permits of a queue, as ``take_permits`` may be given it (``find`` by ``_id``)."""
+    return find_one(broker, {"_id": LIMIT_PREFIX + queue})
+
+
+def read_limits(context: QueueContext[Any]) -> QueueLimits:
+    """Read the limits of a queue, and what is used of them (two ``find``).
+
+    Raises:
+        CollectionUnsuitable: another program has stored settings that cannot be used.
+    """
+    broker, name = context.broker, context.name
+    ensure_broker_ready(broker, write=False)
+    control = (find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})) or {}
+    try:
+        stored = from_stored(name, control.get("settings", {}))
+    except ArgumentInvalid as error:
+        raise unusable_settings(broker, name, error) from error
+    return (read_limits_of(broker, [resolve_settings(name, {**context.state.given, **stored})]))[name]
+
+
+def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> dict[str, QueueLimits]:
+    """Read what is used of the limits of several queues (``find``, none without queues); by their names."""
+    if not queues:
+        return {}
+    ids = [id for queue in queues for id in (LIMIT_PREFIX + queue.name, bucket_id(queue.name))]
+    documents = read_buckets(broker, ids)
+    now, exact = broker.clock.now(), isinstance(broker.clock, VirtualClock)
+    limits: dict[str, QueueLimits] = {}
+    for queue in queues:
+        permits, bucket = documents.get(LIMIT_PREFIX + queue.name), documents.get(bucket_id(queue.name))
+        limits[queue.name] = make_limits(queue, permits, bucket, now, exact=exact)
+    return limits
+
+
+# --- slots ---------------------------------------------------------------------------------------
+
+
+def take_slots(
+    broker: BrokerContext, id: str, pace: Pace, n: int, own: Block | None = None
+) -> tuple[Block, bool] | float:
+    """Take up to ``n`` slots of a bucket (``find`` and ``update``), as ``take_block`` does.
+
+    A crash after it leaves the slots unused: no other process gets them.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, tuple[Block, bool] | float]:
+        taken = take_block(_bucket(document), pace, milliseconds(now), n, own)
+        if not isinstance(taken, tuple):
+            return None, taken
+        return _bucket_fields(taken[0].end, pace, now), taken
+
+    taken, _ = change_document(broker, id, change)
+    return taken
+
+
+def give_back_slots(broker: BrokerContext, id: str, own: Block) -> bool:
+    """Give the unused slots of a block back, if no process has taken later ones (``find`` and ``update``).
+
+    Returns whether it has; otherwise they are lost.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, bool]:
+        bucket = _bucket(document)
+        if bucket is None or bucket.next != own.end:
+            return None, False
+        return _bucket_fields(own.next, own.pace, now), True
+
+    is_back, _ = change_document(broker, id, change)
+    return is_back
+
+
+def share_key_slots(
+    broker: BrokerContext,
+    id: str,
+    pace: Pace,
+    turns: Sequence[bool],
+    *,
+    room: int,
+    own: Block | None = None,
+    known: Document | None = None,
+) -> tuple[Block | None, list[PutOff | None]]:
+    """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
+        block, put_offs, bucket = share_slots(_bucket(document), pace, milliseconds(now), turns, room=room, own=own)
+        fields = None
+        if bucket is not None:
+            line = {"later": bucket.later} if math.isfinite(bucket.later) else {}
+            fields = {**_bucket_fields(bucket.next, pace, now), **line}
+        return fields, (block, put_offs)
+
+    shared: tuple[Block | None, list[PutOff | None]]
+    shared, _ = change_document(broker, id, change, known)
+    return shared
+
+
+def read_buckets(broker: BrokerContext, ids: Sequence[str]) -> dict[str, Document]:
+    """Read documents of buckets, or of permits, by their ``_id`` (``find``)."""
+    found = find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
+    return {document["_id"]: document for document in found}
+
+
+def end_put_offs(context: QueueContext[Any]) -> None:
+    """Let the items that a rate has put off look for their starts now, since the rate has changed (two ``update``).
+
+    A crash between them leaves them to look within a minute.
+    """
+    _update_many({"_id": _keys_of(context.name)}, {"$unset": {"later": ""}})
+    now = context.broker.clock.now()
+    # An item that was put anywhere since then has another date, and keeps it.
+    is_put_off = {"throttled.until": {"$gt": now}, "$expr": {"$eq": ["$throttled.until", "$when"]}}
+    number = _update_many({"q": context.name, "when": {"$gt": now}, **is_put_off}, {"$set": {"when": now}})
+    context.broker.record_put(context.name, now, number=number, is_new=False)
+
+
+def _update_many(filter: Mapping[str, Any], update: Mapping[str, Any]) -> int:
+    return retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))

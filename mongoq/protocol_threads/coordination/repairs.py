@@ -1,0 +1,42 @@
+# Generated from mongoq/protocol/coordination/repairs.py by scripts/unasync.py. Do not edit.
+"""Repairs of sequences by workers: one process at a time looks at the sequences of a queue, 1,000 in each turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mongoq.protocol.coordination.document_lease import DocumentLease, ForeignLease
+from mongoq.protocol.coordination.repairs import REPAIR_EXPIRY, REPAIR_INTERVAL, REPAIR_PREFIX
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol_threads.base.queue_settings import ensure_ready
+from mongoq.protocol_threads.coordination.document_lease import take_lease, write_under_lease
+from mongoq.protocol_threads.sequence.hold import release_all
+from mongoq.protocol_threads.sequence.repair import find_miscounted, find_uncounted, repair_all
+
+
+def repair_in_turn(context: QueueContext[Any]) -> int:
+    """Look at held sequences and the next 1,000 others, repair them, and return how many items go, or wait, by that.
+
+    Workers call it for their queues. It does nothing for a queue without sequences, nor within a minute after another
+    process has done it: that one holds a lease (``findAndModify``), which is left to end. The look is two ``find`` and
+    two ``aggregate``, whose places are written under the lease (``update``). A crash in between leaves the rest of
+    these sequences for the next round.
+    """
+    ensure_ready(context)
+    if not context.state.ordered:
+        return 0
+    broker, id = context.broker, REPAIR_PREFIX + context.name
+    expires = broker.clock.now() + REPAIR_EXPIRY
+    taken = take_lease(broker, id, REPAIR_INTERVAL, {"queue": context.name, "expires": expires})
+    if isinstance(taken, ForeignLease):
+        return 0
+    token, document = taken
+    number = release_all(broker, context.name)
+    looked: dict[str, Any] = {"expires": expires}
+    for field, find in (("after", find_miscounted), ("after_sequence", find_uncounted)):
+        after = document.get(field)
+        sequences, following = find(broker, context.name, after if isinstance(after, str) else "")
+        number += repair_all(broker, context.name, sequences)
+        looked[field] = following or ""
+    write_under_lease(broker, DocumentLease(id, token, REPAIR_INTERVAL), {"$set": looked})
+    return number

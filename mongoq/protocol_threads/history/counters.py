@@ -1,0 +1,149 @@
+# Generated from mongoq/protocol/history/counters.py by scripts/unasync.py. Do not edit.
+"""Counters: events of all processes in each queue, and the present number of its items."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.log_fields import log_fields
+from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED
+from mongoq.protocol.base.bootstrap import is_unauthorized
+from mongoq.protocol.base.find import prefix_filter
+from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX
+from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, Refused
+from mongoq.protocol.history.counters import (
+    EMPTYING_EVENTS,
+    IDLE_QUEUE_HORIZON,
+    MAX_CONTROL_DOCUMENTS,
+    MAX_COUNTER_STATEMENTS,
+    STATS_CACHE_SECONDS,
+    QueueStats,
+    _newly_used,
+    events_in,
+    logger,
+)
+from mongoq.protocol.history.read import Counts, count_states, counts_of
+from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
+from mongoq.protocol_threads.base.find import find_few
+from mongoq.protocol_threads.base.queue_settings import mark_used
+from mongoq.protocol_threads.history.read import find_queues
+from mongoq.protocol_threads.perform import perform
+
+
+def flush(broker: BrokerContext) -> None:
+    """Add this process's counts to the documents of the queues (one ``bulkWrite`` for 5,000 queues, upserts).
+
+    Documents of queues that are empty by then expire 30 days later (two ``aggregate``). A crash before the flush loses
+    the counts of the last seconds. After a lost reply, counts are added once or twice.
+    """
+    sums = broker.counters.take()
+    try:
+        mark_used(broker, _newly_used(broker, sums))
+        names = list(sums)
+        for start in range(0, len(names), MAX_COUNTER_STATEMENTS):
+            chunk = {name: sums[name] for name in names[start : start + MAX_COUNTER_STATEMENTS]}
+            emptied = _find_empty(broker, chunk)
+            for name in _add(broker, chunk, emptied):
+                del sums[name]
+    finally:
+        # Counts that were not written yet: the next flush adds them.
+        broker.counters.restore(sums)
+
+
+def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> set[str]:
+    """Return the queues that are empty now, of the queues that items have left.
+
+    The check takes at most a hundredth of the time. After a queue was drained, the index is full of deleted entries,
+    and every process would walk over them every five seconds.
+    """
+    names = [name for name, events in sums.items() if events.keys() & EMPTYING_EVENTS]
+    began = time.monotonic()
+    if not names or began < broker.look_at:
+        return set()
+    non_empty = find_queues({"$in": names})
+    ended = time.monotonic()
+    broker.look_at = ended + (ended - began) * 100
+    return set(names) - non_empty
+
+
+def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> list[str]:
+    """Add to the counters, and return the queues that are finished; refused ones are finished too."""
+    names, expires = list(sums), broker.clock.now() + IDLE_QUEUE_HORIZON
+    statements = []
+    for name in names:
+        date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
+        update = {"$inc": dict(sums[name]), **date}
+        statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
+    refused = _send(broker, statements)
+    for place, error in refused.items():
+        # Two processes inserted the document at the same time; the next flush finds it and adds to it.
+        if not isinstance(error, Duplicate):
+            name = names[place]
+            words = name, COUNTERS_PREFIX + name, error
+            logger.warning("the counters of queue %r cannot be added to %s: %s", *words, extra=log_fields(queue=name))
+    return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
+
+
+def _send(broker: BrokerContext, statements: list[tuple[str, dict[str, Any]]]) -> Mapping[int, Exception]:
+    """Send the statements, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
+    refused: dict[int, Exception] = {}
+    if broker.serverless:
+        for place, (_, arguments) in enumerate(statements):
+            try:
+                perform(Command("update_one", arguments))
+            except Refused as error:
+                refused[place] = error
+    elif statements:
+        try:
+            perform(Command("bulk_write", {"requests": statements, "ordered": False}))
+        except PartlyRefused as partly:
+            return partly.refusals
+    return refused
+
+
+def stats(broker: BrokerContext) -> dict[str, QueueStats]:
+    """Read the counters of all queues (``find``) and count their live items (``aggregate``)."""
+    if broker.stats is not None and time.monotonic() - broker.stats[0] < STATS_CACHE_SECONDS:
+        return dict(broker.stats[1])
+    ensure_broker_ready(broker, write=False)
+    unwritten: Mapping[str, Mapping[str, int]] = {}
+    try:
+        flush(broker)
+    except Exception as error:
+        if not is_unauthorized(error):
+            raise
+        # The counts of a user without write access are only shown.
+        unwritten = broker.counters.take()
+        broker.counters.restore(unwritten)
+    documents = find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
+    counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
+    depths = _depths(broker)
+    answer = {}
+    for name in sorted(counted.keys() | depths.keys() | unwritten.keys()):
+        numbers = Counter(events_in(counted.get(name, {}))) + Counter(unwritten.get(name, {}))
+        answer[name] = QueueStats(**numbers, counts=depths.get(name, Counts()))
+    broker.stats = time.monotonic(), answer
+    return dict(answer)
+
+
+def _depths(broker: BrokerContext) -> dict[str, Counts]:
+    """Count the live items of all queues by state, from the claim index, which holds no processed items."""
+    now = broker.clock.now()
+    every = {"q": {"$gte": ""}}
+    live, blocked = every | {"when": {"$gte": BEGINNING}}, every | {"place": HAS_PLACE, "ready_from": IS_BLOCKED}
+    command = count_states(broker, live, blocked, now, by_queue=True)
+    # All groups in one reply, as far as 16 MB go.
+    if not broker.serverless:
+        command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}
+    groups: Any = perform(command)
+    depths: dict[str, list[Any]] = {}
+    for group in groups:
+        # Other programs may have written anything.
+        if isinstance(name := group["_id"]["q"], str):
+            depths.setdefault(name, []).append(group)
+    return {name: counts_of(depth) for name, depth in depths.items()}

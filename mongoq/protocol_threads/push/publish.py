@@ -1,0 +1,113 @@
+# Generated from mongoq/protocol/push/publish.py by scripts/unasync.py. Do not edit.
+"""Publications: an item pushed to a topic is copied into each bound queue, all in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.copies import make_bound_copy
+from mongoq.model.envelope import Document, is_same_push
+from mongoq.protocol.flow import Command, chunks
+from mongoq.protocol.push.insert import Keyed, id_taken_error
+from mongoq.protocol.push.publish import Copy, Put, _check_transaction_size, _record_puts, copy_for_queue
+from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol_threads.base.transaction import run_in_transaction
+from mongoq.protocol_threads.perform import perform
+from mongoq.protocol_threads.push.insert import find_pushed, insert_item, upsert_keyed
+
+
+def publish_keyed(
+    broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed, *, id_given: bool, joined: bool
+) -> None:
+    """Put a copy of an envelope into each queue under a key, in all of them or none."""
+    at = broker.clock.now()
+    bound = [make_bound_copy(envelope, queue, at) for queue in queues]
+
+    def put_each() -> list[Put]:
+        puts = []
+        for copy in bound:
+            id, new = upsert_keyed(broker, copy, keyed, id_given=id_given)
+            puts.append((copy["q"], id, new))
+        return puts
+
+    is_several = len(bound) > 1 and not broker.serverless
+    if is_several:
+        _check_transaction_size(1, len(bound), broker.encoding.size(bound[0]) * len(bound))
+    puts = run_in_transaction(broker, put_each) if is_several and not joined else put_each()
+    _record_puts(broker, puts, envelope)
+
+
+def publish(
+    broker: BrokerContext,
+    envelope: Document,
+    fresh: Sequence[tuple[ObjectId, bytes]],
+    queues: Sequence[str],
+    *,
+    id_given: bool,
+    joined: bool,
+) -> None:
+    """Put copies of envelopes, which differ in id and payload only, into each queue, all or none."""
+    if len(fresh) * len(queues) > 1 and not (broker.serverless and len(fresh) == 1):
+        size = sum(len(wrapped) for _, wrapped in fresh) * len(queues)
+        _check_transaction_size(len(fresh), len(queues), size)
+    at = broker.clock.now()
+    copies = [
+        copy_for_queue(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh
+    ]
+    _insert_copies(broker, copies, envelope, id_given=id_given, joined=joined)
+
+
+def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, id_given: bool) -> None:
+    """Put many items into their queue within a caller's transaction.
+
+    They differ from the ``envelope`` in id and payload only. An id that exists already must not abort the transaction.
+    """
+    _check_transaction_size(len(items), 1, sum(len(item.document.raw) for item in items))
+    _insert_copies(broker, items, envelope, id_given=id_given, joined=True)
+
+
+def _insert_copies(
+    broker: BrokerContext, copies: Sequence[Copy], envelope: Document, *, id_given: bool, joined: bool
+) -> None:
+    """Put all copies or none, in one transaction: a caller's (``joined``) or their own.
+
+    A single copy needs no transaction. Without a server there are no transactions, and copies are put one by one.
+    """
+    puts: list[Put] = []
+    if broker.serverless or (len(copies) == 1 and not joined):
+        for copy in copies:
+            puts.append((copy.queue, copy.id, (insert_item(broker, copy.document, id_given=id_given))))
+    else:
+        make = partial(_insert_in_few, broker, copies, id_given=id_given)
+        puts = make() if joined else run_in_transaction(broker, make)
+    _record_puts(broker, puts, envelope)
+
+
+def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, id_given: bool) -> list[Put]:
+    """Put copies in few commands; if their ids may exist already, the copies are upserted.
+
+    A refused ``insert`` would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
+    """
+    puts: list[Put] = []
+    for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
+        new = set(range(len(chunk)))
+        if id_given:
+            requests = [
+                ("UpdateOne", {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True})
+                for copy in chunk
+            ]
+            reply: Any = perform(Command("bulk_write", {"requests": requests, "ordered": True}))
+            new = set(reply.upserted_ids)
+            stored = {copy.id: copy.document for place, copy in enumerate(chunk) if place not in new}
+            for document in (find_pushed(broker, list(stored))) if stored else ():
+                if not is_same_push(document, stored[document["_id"]]["into"]):
+                    raise id_taken_error(document, stored[document["_id"]])
+        else:
+            documents = [copy.document for copy in chunk]
+            perform(Command[Any]("insert_many", {"documents": documents, "ordered": True}))
+        puts += [(copy.queue, copy.id, place in new) for place, copy in enumerate(chunk)]
+    return puts

@@ -1,0 +1,65 @@
+# Generated from mongoq/protocol/settle/move.py by scripts/unasync.py. Do not edit.
+"""Moves: hand an item to another queue in one fenced update; of many moves, equal options are checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
+from mongoq.protocol.flow import Duplicate, with_place
+from mongoq.protocol.settle.bulk import check_items
+from mongoq.protocol.settle.move import CheckedMove, Destination, Moves, Resolve, _split_pairs, check_move, make_move
+from mongoq.protocol.settle.move import destination as destination
+from mongoq.protocol.settle.settlement import Batch
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol_threads.base.queue_settings import ensure_ready
+from mongoq.protocol_threads.push.insert import raise_duplicate
+from mongoq.protocol_threads.settle.bulk import settle_bulk
+from mongoq.protocol_threads.settle.one import settle_item
+
+
+def move(
+    context: QueueContext[Any],
+    item: Item[Any],
+    to: Destination,
+    options: Move,
+    *,
+    key: str | None = None,
+    session: Any = None,
+) -> None:
+    """Move an item to another queue with a fresh budget of attempts, in one update; with a key, by its own command."""
+    send_move(context, item, check_move(context, to, options, key=key), joined=session is not None)
+
+
+def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove, *, joined: bool = False) -> None:
+    """Send a move that was checked."""
+    handover, _ = checked
+    is_shared = "key" not in handover.changes and handover.sequence is None
+    try:
+        settle_item(context, item, partial(make_move, checked=checked), joined=joined, shared=is_shared)
+    except Duplicate as duplicate:
+        if "key" not in handover.changes:
+            raise
+        raise_duplicate(context.broker, handover.queue, handover.changes["key"], duplicate.cause)
+
+
+def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> None:
+    """Move items to other queues; ``resolve`` turns a handle into its context."""
+    items, outcomes = _split_pairs(moves)
+    items = check_items(context, items, "moves")
+    known, checked = Moves(context, resolve), []
+    for place, outcome in enumerate(outcomes):
+        try:
+            checked.append(known.check(outcome))
+        except ArgumentInvalid as error:
+            raise with_place(error, f"moves[{place}].") from error
+    if not items:
+        return
+    ensure_ready(context)
+    batch = Batch(context.broker.clock)
+    pairs = zip(items, checked, strict=True)
+    settle_bulk(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])

@@ -1,0 +1,110 @@
+# Generated from mongoq/protocol/settle/settle.py by scripts/unasync.py. Do not edit.
+"""Settling: the operations of a reservation's holder within its queue, for one item and for many.
+
+A single item is settled by one fenced command. Of many items, each settlement is checked before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from mongoq.model.arguments import Duration, duration
+from mongoq.model.envelope import error_document
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.item import Item
+from mongoq.model.settings import KEEP
+from mongoq.protocol.settle.bulk import check_items
+from mongoq.protocol.settle.one import MakeSettlement
+from mongoq.protocol.settle.settle import HISTORY_FIELDS as HISTORY_FIELDS
+from mongoq.protocol.settle.settle import STUB_DROPPED_FIELDS as STUB_DROPPED_FIELDS
+from mongoq.protocol.settle.settle import M, _make_delayed, make_commit, make_extension, make_release, make_rollback
+from mongoq.protocol.settle.settle import history_update as history_update
+from mongoq.protocol.settle.settle import unprocess_command as unprocess_command
+from mongoq.protocol.settle.settlement import Batch, Settlement, check_patch
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol_threads.base.queue_settings import ensure_ready
+from mongoq.protocol_threads.settle.bulk import settle_bulk
+from mongoq.protocol_threads.settle.one import settle_item
+
+
+def _settle_many(
+    context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement
+) -> list[tuple[Item[Any], Settlement]]:
+    """Settle items, each by ``make``; each settlement is made before anything is sent."""
+    checked = check_items(context, items)
+    if checked:
+        ensure_ready(context)
+    batch = Batch(context.broker.clock)
+    wanted = [(item, make(context, item, batch)) for item in checked]
+    settle_bulk(context, wanted)
+    return wanted
+
+
+# --- done ----------------------------------------------------------------------------------------
+
+
+def commit(
+    context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, session: Any = None
+) -> None:
+    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
+
+    With a payload or a patch, it goes by a command of its own.
+    """
+    value = None if payload is KEEP else context.codec.wrap(payload)
+    checked = check_patch(context, patch, replaces_payload=value is not None)
+    make = partial(make_commit, payload=value, patch=checked) if checked or value is not None else make_commit
+    settle_item(context, item, make, joined=session is not None, shared=make is make_commit)
+
+
+def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> None:
+    """Settle items as done."""
+    _settle_many(context, items, make_commit)
+
+
+# --- handed back ---------------------------------------------------------------------------------
+
+
+def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> None:
+    """Hand an item back after a failure; beyond its retries it is buried at once."""
+    make = partial(make_rollback, length=duration(delay, "delay"), error=error)
+    settle_item(context, item, make, shared=True)
+
+
+def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> None:
+    """Hand items back after a failure; items without retries left are buried."""
+    length = duration(delay, "delay")
+    error_document(error, BEGINNING)  # refuses what is no error
+    _settle_many(context, items, partial(make_rollback, length=length, error=error))
+
+
+def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> None:
+    """Hand an item back unused: to its place, or put off by a delay."""
+    settle_item(
+        context, item, make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
+    )
+
+
+def release_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration | None = None) -> None:
+    """Hand items back unused: to their places, or put off by a delay."""
+    make = make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
+    _settle_many(context, items, make)
+
+
+# --- kept longer ---------------------------------------------------------------------------------
+
+
+def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> datetime:
+    """Extend the lease to ``lease`` from now, and return its new end."""
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    until: datetime = settle_item(context, item, partial(make_extension, lease=length), shared=True)
+    return until
+
+
+def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> list[Item[M]]:
+    """Extend the leases to ``lease`` from now, and return the items with their new ends."""
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    wanted = _settle_many(context, items, partial(make_extension, lease=length))
+    return [item.held_until(settlement.answer) for item, settlement in wanted]

@@ -1,0 +1,334 @@
+# Generated from mongoq/telemetry/aio/operations.py by scripts/unasync.py. Do not edit.
+"""Observed operations: those of brokers and workers, each with a span and a duration.
+
+An observed operation takes the place of the one that it calls, by the observer of the driver. It changes no result and
+no error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from mongoq.model.encoding.codec import Encoding
+from mongoq.model.item import Item
+from mongoq.protocol.claim.worker_claims import ClaimedBatch
+from mongoq.protocol.coordination.sources import Yielded
+from mongoq.protocol.flow import Interruption
+from mongoq.protocol.push.push import check_headers
+from mongoq.protocol.settle.exchange import PutOff
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol_threads.claim import pop, reserve
+from mongoq.protocol_threads.claim.worker_claims import claim_batch, claim_lapsed, take_over
+from mongoq.protocol_threads.coordination import sources, streams
+from mongoq.protocol_threads.push import push
+from mongoq.protocol_threads.settle import bury, by_token, move, settle
+from mongoq.protocol_threads.settle.apply_outcomes import (
+    apply_outcomes,
+    apply_outcomes_at_most_once,
+    apply_outcomes_of_queues,
+)
+from mongoq.telemetry import conventions
+from mongoq.telemetry.conventions import Operation
+from mongoq.telemetry.recorder import Recorder, Recording
+
+Work = Callable[..., Any]
+
+
+def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
+    """Return the observed operations, by those whose place they take."""
+    settled_alone: dict[Work, Operation] = {
+        settle.commit: conventions.COMMIT,
+        settle.rollback: conventions.ROLLBACK,
+        move.move: conventions.MOVE,
+        settle.release: conventions.RELEASE,
+        bury.bury: conventions.BURY,
+    }
+    settled_together: dict[Work, Operation] = {
+        settle.commit_many: conventions.COMMIT,
+        settle.rollback_many: conventions.ROLLBACK,
+        settle.release_many: conventions.RELEASE,
+        move.move_many: conventions.MOVE,
+    }
+    claims: dict[Work, Operation] = {
+        pop.pop: conventions.POP,
+        reserve.reserve: conventions.RESERVE,
+        reserve.reserve_many: conventions.RESERVE,
+        claim_batch: conventions.RESERVE,
+        claim_lapsed: conventions.RESERVE,
+        take_over: conventions.RESERVE,
+    }
+    return {
+        push.push: partial(_push, recorder, push.push),
+        push.push_many: partial(_push, recorder, push.push_many),
+        push.push_each: partial(_push_each, recorder),
+        sources.push_records: partial(_push_records, recorder),
+        streams.next_claim: partial(_next_claim, recorder),
+        streams.settle_claim: partial(_settle_claim, recorder),
+        by_token.settle_held: partial(_settle_held, recorder),
+        apply_outcomes: partial(_apply_outcomes, recorder, apply_outcomes),
+        apply_outcomes_at_most_once: partial(_apply_outcomes, recorder, apply_outcomes_at_most_once),
+        apply_outcomes_of_queues: partial(_apply_outcomes_of_queues, recorder),
+        **{work: partial(_claim, recorder, work, operation) for work, operation in claims.items()},
+        **{work: partial(_settle, recorder, work, operation) for work, operation in settled_alone.items()},
+        **{work: partial(_settle_many, recorder, work, operation) for work, operation in settled_together.items()},
+    }
+
+
+# --- pushes --------------------------------------------------------------------------------------
+
+
+def _push(
+    recorder: Recorder, work: Work, context: QueueContext[Any], what: Any, *, headers: Any = None, **options: Any
+) -> Any:
+    recording = recorder.begin(conventions.PUSH, context.name)
+    try:
+        written = recorder.propagation.write(headers, recording.span, context.broker.encoding)
+        pushed = work(context, what, headers=written, **options)
+        _describe_ids(recording, pushed if isinstance(pushed, list) else [pushed], is_batch=isinstance(pushed, list))
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+    return pushed
+
+
+def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, batch: Sequence[Yielded]) -> int:
+    """Push records of a source: they begin a trace, by one span for all of them."""
+    recording = recorder.begin(conventions.PUSH, context.name)
+    try:
+        add = _add_headers(recorder, recording, context.broker.encoding)
+        batch = [one._replace(headers=add(one.headers)) for one in batch]
+        pushed: int = sources.push_records(context, lease, batch)
+        recording.set_attributes({conventions.BATCH_COUNT: pushed})
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+    return pushed
+
+
+def _push_each(
+    recorder: Recorder,
+    context: QueueContext[Any],
+    options: Sequence[push.Draft],
+    pushes: Sequence[push.Push],
+    **remember: Any,
+) -> None:
+    """Push rows of Spark; those that were made of items keep the trace of their headers, and are linked to it."""
+    recording = recorder.begin(conventions.PUSH, context.name)
+    try:
+        encoding = context.broker.encoding
+        if recording.span.is_recording():
+            recording.set_attributes({conventions.BATCH_COUNT: len(pushes)})
+            own = (encoding.decode_sendable(one.headers) for one in options if one.headers is not None)
+            recording.add_links(recorder.propagation.linked_contexts(own))
+        add = _add_headers(recorder, recording, encoding)
+        options = [replace(one, headers=add(one.headers)) for one in options]
+        push.push_each(context, options, pushes, **remember)
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+
+
+def _add_headers(recorder: Recorder, recording: Recording, encoding: Encoding) -> Callable[[Any], Any]:
+    """Return a function that adds the trace context to headers in the form to send; ``None`` stands for no headers."""
+    written = recorder.propagation.write(None, recording.span, encoding)
+    # Most items have no headers of their own, and share these.
+    shared = check_headers(written, encoding) if written else None
+
+    def add(headers: Any) -> Any:
+        if headers is None or shared is None:
+            return headers or shared
+        own = encoding.decode_sendable(headers)
+        added = recorder.propagation.write(own, recording.span, encoding)
+        return headers if added is own else check_headers(added, encoding)
+
+    return add
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+
+def _claim(
+    recorder: Recorder, work: Work, operation: Operation, context: QueueContext[Any], *args: Any, **options: Any
+) -> Any:
+    """Claim items; a claim that finds none has no span, since idle consumers claim again and again."""
+    began = time.perf_counter()
+    try:
+        claimed = work(context, *args, **options)
+    except Exception as error:  # a cancelled wait is no failure
+        recording = recorder.begin(operation, context.name, began=time.perf_counter() - began)
+        _fail(recording, error)
+        recording.end()
+        raise
+    items = _claimed_items(claimed)
+    if items:
+        # The claim of a worker waits for work as long as it takes; only its commands are of interest.
+        waited = time.perf_counter() - began
+        seconds = claimed.seconds if isinstance(claimed, ClaimedBatch) else waited
+        recording = recorder.begin(operation, context.name, began=seconds)
+        _describe_items(recorder, recording, items, is_batch=isinstance(claimed, list | ClaimedBatch))
+        recording.end()
+    return claimed
+
+
+def _next_claim(recorder: Recorder, context: QueueContext[Any], *args: Any, **options: Any) -> Any:
+    """Claim the next batch of a stream, which knows the ids of its items and not their headers: no links."""
+    began = time.perf_counter()
+    claim = streams.next_claim(context, *args, **options)
+    if claim is not None:
+        recording = recorder.begin(conventions.RESERVE, context.name, began=time.perf_counter() - began)
+        recording.set_attributes({conventions.BATCH_COUNT: len(claim.ids or ())})
+        recording.end()
+    return claim
+
+
+def _claimed_items(claimed: Any) -> Sequence[Item[Any]]:
+    if isinstance(claimed, ClaimedBatch):
+        return claimed.items
+    if isinstance(claimed, tuple):  # an exclusive claim also says whether the last lease ran out
+        claimed = claimed[0]
+    if isinstance(claimed, list):
+        return claimed
+    return [] if claimed is None else [claimed]
+
+
+# --- settlements ---------------------------------------------------------------------------------
+
+
+def _settle(
+    recorder: Recorder,
+    work: Work,
+    operation: Operation,
+    context: QueueContext[Any],
+    item: Any,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    make = partial(work, context, item, *args, **options)
+    return _observe_settlement(recorder, operation, context.name, [item], make, is_batch=False)
+
+
+def _settle_many(
+    recorder: Recorder,
+    work: Work,
+    operation: Operation,
+    context: QueueContext[Any],
+    items: Any,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    # Any iterable, which is read once; anything else is refused by the operation.
+    entries = list(items) if isinstance(items, Iterable) else []
+    given = entries if isinstance(items, Iterable) else items
+    settled = [entry[0] if isinstance(entry, tuple) and entry else entry for entry in entries]
+    make = partial(work, context, given, *args, **options)
+    return _observe_settlement(recorder, operation, context.name, settled, make)
+
+
+def _apply_outcomes(
+    recorder: Recorder, work: Work, context: QueueContext[Any], outcomes: Iterable[Any], *args: Any
+) -> Any:
+    entries = list(outcomes)
+    items = [item for item, _ in entries]
+    make = partial(work, context, entries, *args)
+    return _observe_settlement(recorder, conventions.SETTLE, context.name, items, make)
+
+
+def _apply_outcomes_of_queues(recorder: Recorder, parts: Iterable[Any], *args: Any) -> Any:
+    """Settle items of several queues, such as the sides of a join: the span has the name of the first."""
+    entries = [(context, list(outcomes)) for context, outcomes in parts]
+    items = [item for _, outcomes in entries for item, _ in outcomes]
+    make = partial(apply_outcomes_of_queues, entries, *args)
+    first = next((context.name for context, outcomes in entries if outcomes), "")
+    return _observe_settlement(recorder, conventions.SETTLE, first, items, make)
+
+
+def _observe_settlement(
+    recorder: Recorder,
+    operation: Operation,
+    queue: str,
+    items: Sequence[Any],
+    make: Callable[[], Any],
+    *,
+    is_batch: bool = True,
+) -> Any:
+    if not items:
+        return make()
+    recording = recorder.begin(operation, queue)
+    try:
+        _describe_items(recorder, recording, items, is_batch=is_batch)
+        result = make()
+        if isinstance(result, Mapping):  # the errors of items that were not settled
+            errors = [error for error in result.values() if not isinstance(error, PutOff)]
+            if errors:
+                recording.fail(errors[0])
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+    return result
+
+
+def _settle_claim(recorder: Recorder, context: QueueContext[Any], *args: Any) -> int:
+    """Settle what is left of the batch of a stream; one that a sink has settled is not worth a span."""
+    began = time.perf_counter()
+    settled = streams.settle_claim(context, *args)
+    if settled:
+        recording = recorder.begin(conventions.COMMIT, context.name, began=time.perf_counter() - began)
+        recording.set_attributes({conventions.BATCH_COUNT: settled})
+        recording.end()
+    return settled
+
+
+def _settle_held(recorder: Recorder, broker: Any, fenced_items: Sequence[Any]) -> by_token.SettledByToken:
+    """Settle items of rows of Spark; only the operation finds out which queues they are in."""
+    began = time.perf_counter()
+    try:
+        result = by_token.settle_held(broker, fenced_items)
+    except BaseException as error:
+        recording = recorder.begin(conventions.SETTLE, "", began=time.perf_counter() - began)
+        _fail(recording, error)
+        recording.end()
+        raise
+    recording = recorder.begin(conventions.SETTLE, min(result.queues, default=""), began=time.perf_counter() - began)
+    recording.set_attributes({conventions.BATCH_COUNT: result.done})
+    if result.failed:
+        recording.fail(next(iter(result.failed.values())))
+    recording.end()
+    return result
+
+
+# --- descriptions --------------------------------------------------------------------------------
+
+
+def _describe_items(recorder: Recorder, recording: Recording, items: Sequence[Any], *, is_batch: bool) -> None:
+    """Set the ids or the number of items, and link the span to their traces."""
+    if not recording.span.is_recording():
+        return
+    _describe_ids(recording, [item.id for item in items if isinstance(item, Item)], is_batch=is_batch)
+    recording.add_links(recorder.propagation.span_contexts(items))
+
+
+def _describe_ids(recording: Recording, ids: Sequence[Any], *, is_batch: bool) -> None:
+    """By the conventions, only operations on batches have a number of messages."""
+    number = len(ids) if is_batch else None
+    single = str(ids[0]) if len(ids) == 1 else None
+    recording.set_attributes({conventions.BATCH_COUNT: number, conventions.MESSAGE_ID: single})
+
+
+def _fail(recording: Recording, error: BaseException) -> None:
+    """Mark a failure, or that the caller was cancelled."""
+    if not isinstance(error, Exception):
+        recording.fail_as("cancelled")
+    else:
+        recording.fail(error.cause if isinstance(error, Interruption) else error)
