@@ -22,7 +22,7 @@ from mongoq import Broker
 from mongoq.cli.inspect import watch
 from mongoq.cli.main import main
 from mongoq.monitoring.prometheus import PrometheusMetrics
-from mongoq.protocol.insight import read_queues
+from mongoq.protocol_threads.insight import read_queues
 
 __all__ = ["BENCHMARK"]
 

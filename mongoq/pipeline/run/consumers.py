@@ -44,9 +44,10 @@ from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
 from mongoq.protocol.claim.filtering import make_filter
 from mongoq.protocol.coordination.sources import source_id
+from mongoq.protocol.join import join as join_aio
 from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec
 from mongoq.protocol.state.context import context_of
-from mongoq.protocol_threads.join.join import join_arrivals, settle_expired
+from mongoq.protocol_threads.join import join as join_threads
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import (
@@ -301,8 +302,12 @@ ANY = "*"
 """Key of all items where the first items of all queues belong together."""
 
 
-def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Consumer], list[SourcePlan]]:
+def machinery(
+    graph: Graph, broker: Any, *, coroutines: bool, asynchronous: bool = False
+) -> tuple[list[Consumer], list[SourcePlan]]:
     """Return the consumers and the source plans of a checked graph; ``broker`` is of either kind.
+
+    ``asynchronous``: the consumers are those of an ``AsyncWorker``.
 
     Each stage that the run works on has one consumer for each of its queues; a join has several more.
 
@@ -316,9 +321,12 @@ def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Cons
         if stage.frame is not None:
             faults.append(f"stage {stage.name!r}: {SPARK_ONLY}")
             continue
-        make = _make_consumers if stage.join is None else _make_join_consumers
         try:
-            own += make(graph, stage, broker, coroutines=coroutines)
+            if stage.join is None:
+                own += _make_consumers(graph, stage, broker, coroutines=coroutines)
+            else:
+                joining = join_aio if asynchronous else join_threads
+                own += _make_join_consumers(graph, stage, broker, joining, coroutines=coroutines)
         except ArgumentInvalid as error:
             faults.append(f"stage {stage.name!r}: {error}")
     for source in graph.own_sources:
@@ -336,7 +344,7 @@ def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Cons
 
 def make_engine(kind: Any, graph: Graph, broker: Any, **options: Any) -> Any:
     """Return an engine of a kind that works on a graph."""
-    own, sources = machinery(graph, broker, coroutines=kind.asynchronous)
+    own, sources = machinery(graph, broker, coroutines=kind.asynchronous, asynchronous=kind.asynchronous)
     return kind(broker, own, sources=sources, log_errors=graph.log_errors, **options)
 
 
@@ -382,7 +390,7 @@ def _forks(stage: Stage) -> bool:
     return stage.delivery != "at-most-once" and any(issubclass(kind, Fork) for kind in classes(outcome) or [])
 
 
-def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
+def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, joining: Any, *, coroutines: bool) -> list[Consumer]:
     """Return the consumers of a join: one for each of its queues, one for the timeout, one that runs the handler.
 
     Its items wait in a queue of their own, and so do its pairs.
@@ -413,13 +421,13 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
         new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
         return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
 
-    joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together
+    joins = partial(joining.join_arrivals, spec)  # shared by all sides, so that their items are settled together
     consumers = []
     for side in sides:
         arrivals = _NotRunResolver(resolver, spec, joins, partial(_make_arrival, join.path(side.name)))
         consumers.append(replace(own(side, arrivals), settle_group=gathering))
     if spec.timeout is not None:
-        expired = own(parked, _NotRunResolver(resolver, spec, partial(settle_expired, spec), lambda item: item))
+        expired = own(parked, _NotRunResolver(resolver, spec, partial(joining.settle_expired, spec), lambda item: item))
         consumers.append(replace(expired, drains_with_scheduled=True))
     handler = stage.handler if stage.options.get("batch") is not None else spread(stage.handler, stage)
     runs = make_consumer(stage, make_stage_handle(graph, stage, pairs), handler, coroutines=coroutines)

@@ -203,7 +203,7 @@ def _union(filters: list[dict[str, Any]]) -> dict[str, Any]:
 
 def find_letters(scan: Scan, queues: QueueSelection) -> QueueSelection:
     """Return the selection with the queues that hold the letters of its queues and stages, as commands find them."""
-    dead = {}
+    dead: dict[str, str] = {}
     for name in queues.names:
         with suppress(QueueUnknown):  # refused, or an empty table, as for other views
             dead[name], _ = scan.run(find_dead_queue, name)
