@@ -1,4 +1,4 @@
-"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio; core, driver and worker of threads likewise.
+"""Generates the sync shell, mongoq/sync, from mongoq/aio; core, driver and worker of threads likewise.
 
     python scripts/unasync.py            write mongoq/sync, mongoq/protocol_threads, mongoq/drivers/threads, …
     python scripts/unasync.py --check    write nothing; exit 1 and name what is stale
@@ -212,7 +212,7 @@ def generate(root: Path = ROOT) -> dict[Path, str]:
     }
     twins = Twins(sources)
     for origin, target in TREES.items():
-        for name, text in sources.items():
+        for name in sources:
             if not name.startswith(f"{origin}/") or (origin == SHARED and not twins.has_twin(name)):
                 continue
             inside = name.removeprefix(f"{origin}/")

@@ -1,7 +1,7 @@
 """Backends: mongoq's handles of a collection, derived from the caller's, and the classification of driver errors.
 
 Raw commands: writes sent as command documents, without the driver's layer for retryable writes. For a retry the server
-keeps a record of each write, in a write of its own. An operation that resolves a lost reply by itself needs no record: with
+keeps a record of each write, in a write of its own. An operation that resolves a lost reply by itself needs none: with
 it a lone ``reserve`` takes 15 % longer, and a ``push_many`` under given ids 12 %. Other writes go by the driver's
 methods, which send them again once.
 """
@@ -38,7 +38,7 @@ from pymongo.read_concern import ReadConcern
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
-from mongoq.protocol.flow import (
+from mongoq.protocol.command import (
     Blocked,
     Command,
     Duplicate,
@@ -121,21 +121,19 @@ class Backend:
 
     def call(self, command: Command[Any]) -> Any:
         """Call the driver's method that sends a command, and return its result."""
-        return getattr(self.targets[command.target], command.method)(**self.arguments(command))
-
-    def arguments(self, command: Command[Any]) -> Mapping[str, Any]:
-        """Return the arguments of the driver's method, in the form that this backend takes."""
         arguments = command.arguments
         if command.method == "bulk_write":
             statements = [STATEMENT_TYPES[kind](**statement) for kind, statement in arguments["requests"]]
             arguments = {**arguments, "requests": statements}
         elif self.serverless:
             arguments = _decode(arguments, self.options)
-        return arguments if command.session is None else {**arguments, "session": command.session}
+        if command.session is not None:
+            arguments = {**arguments, "session": command.session}
+        return getattr(self.targets[command.target], command.method)(**arguments)
 
     def is_raw_command(self, command: Command[Any]) -> bool:
-        """Return whether a command is sent by ``call_raw``; a bulk of updates and deletes would be two commands."""
-        if self.serverless or not command.resolved or command.session is not None:
+        """Return whether a resolved command is sent by ``call_raw``; a bulk of updates and deletes would be two."""
+        if self.serverless or command.session is not None:
             return False
         return command.method != "bulk_write" or len({kind[:6] for kind, _ in command.arguments["requests"]}) == 1
 

@@ -19,7 +19,7 @@ from pymongo.errors import (
 from mongoq.drivers.backend import DUPLICATE_CODE, Backend, classify_error, decode_details, find_primary, is_outage
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
-from mongoq.protocol.flow import ReplyLost
+from mongoq.protocol.command import ReplyLost
 
 __all__ = [
     "LOGIN_REFUSED_CODES",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import MAX_SHARED, Shared, copies
+from mongoq.protocol.command import MAX_SHARED, Shared, copies
 
 if TYPE_CHECKING:
     from mongoq.drivers.performer_aio import AioPerformer

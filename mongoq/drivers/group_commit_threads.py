@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect
 
 from mongoq.drivers import backend
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.flow import MAX_SHARED, ReplyLost, Shared, copies
+from mongoq.protocol.command import MAX_SHARED, ReplyLost, Shared, copies
 
 if TYPE_CHECKING:
     from mongoq.drivers.performer_threads import ThreadPerformer

@@ -16,7 +16,7 @@ from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.sessions import ENDED
 from mongoq.errors import ArgumentInvalid, BrokerClosed
-from mongoq.protocol.flow import Begun, Command, ReplyLost, Shared, UndoLog, WakeEvent
+from mongoq.protocol.command import Begun, Command, ReplyLost, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.aio.driver import AioSender

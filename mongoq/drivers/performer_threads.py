@@ -15,7 +15,7 @@ from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.signals import DeferredSignals
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import Begun, Command, Shared, UndoLog, WakeEvent
+from mongoq.protocol.command import Begun, Command, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.threads.driver import ThreadSender
@@ -43,7 +43,8 @@ class ThreadPerformer:
 
     def perform(self, command: Command[Any], undo_log: UndoLog) -> Any:
         """Send a command, and return its parsed reply."""
-        self.check_open()
+        if self.closed:
+            raise BrokerClosed
         self._failover.check_topology()
         deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
         try:

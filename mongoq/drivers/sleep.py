@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.state.wait_queue import WaiterRegistry
 
 SIGNAL_CHECK_SECONDS = 1.0

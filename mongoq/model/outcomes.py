@@ -113,12 +113,12 @@ class Failed(Outcome):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledElsewhere(Outcome):
-    """An item is settled by a flow of its own, together with other items of the same flow.
+    """An item is settled by an operation of its own, together with other items of the same operation.
 
     Attributes:
-        settle: makes the flow that settles items, given the ``entry`` of each; the flow returns by ``id_key`` the
+        settle: the operation that settles items, given the ``entry`` of each; it returns by ``id_key`` the
             errors of items that it did not settle.
-        entry: data about this item for that flow.
+        entry: data about this item for that operation.
         pop_ending: returns, after the settlement, what happened to the item, by its name in statistics; called once.
     """
 

@@ -23,8 +23,8 @@ from mongoq.model.encoding.error_text import name_of
 from mongoq.model.process import EVENTS
 from mongoq.monitoring.durations import BUCKET_SECONDS, RunDurations
 from mongoq.pipeline.pipeline import Pipeline
+from mongoq.protocol.command import Flow
 from mongoq.protocol.coordination.heartbeats import workers
-from mongoq.protocol.flow import Flow
 from mongoq.protocol.insight import BUDGET, QueueInsight, read_queues
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.sync import Broker

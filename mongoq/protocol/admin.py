@@ -32,10 +32,10 @@ from mongoq.protocol.base.queue_settings import (
     mark_ordered,
 )
 from mongoq.protocol.base.topics import read_bindings as read_topics
+from mongoq.protocol.command import Command, Duplicate, delete_many
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.coordination.limits import limit_documents_filter
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
-from mongoq.protocol.flow import Command, Duplicate, delete_many
 from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
 from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.query import (
@@ -197,7 +197,7 @@ async def sweep(broker: BrokerContext) -> bool:
     counters = await _documents(broker, COUNTERS_PREFIX, ("expires",))
     marks = await _documents(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
-    non_empty = set((await queues(broker)))
+    non_empty = set(await queues(broker))
     # A queue that holds an item or has a document may send letters to its dead queue.
     dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}}
     for document in settings.values():

@@ -32,9 +32,9 @@ from mongoq.protocol.base.find import aggregate_all, find_few, find_one, prefix_
 from mongoq.protocol.base.first_due import first_due_pipeline
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
 from mongoq.protocol.base.topics import read_bindings
+from mongoq.protocol.command import Command
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.coordination.limits import read_limits_of
-from mongoq.protocol.flow import Command
 from mongoq.protocol.history.counters import events_in
 from mongoq.protocol.history.mistaken import (
     count_letters_by_queue,
@@ -171,7 +171,7 @@ async def read_queues(
     wanted = None if names is None else sorted({queue_name(name) for name in names})
     for name in wanted or ():
         await refuse_unknown(broker, name)
-    held = set((await find_queues({"$gte": ""})))
+    held = set(await find_queues({"$gte": ""}))
     controls = await _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
     counters = await _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
     consumers = await count_consumers(broker)
@@ -213,7 +213,7 @@ async def list_queues(broker: BrokerContext) -> list[str]:
     """Return the names of the queues that hold an item, live or in history, remember an id, or have a live consumer."""
     await ensure_broker_ready(broker, write=False)
     held = await find_queues({"$gte": ""})
-    return sorted(held.union((await count_consumers(broker))))
+    return sorted(held.union(await count_consumers(broker)))
 
 
 async def find_unusable(broker: BrokerContext) -> list[str]:
@@ -509,7 +509,7 @@ async def count_held(broker: BrokerContext) -> dict[str, BoundedCount]:
     await ensure_broker_ready(broker, write=False)
     held: dict[str, BoundedCount] = {}
     for name in await _find_ordered(broker):
-        if number := len((await find_held(broker, name))):
+        if number := len(await find_held(broker, name)):
             held[name] = BoundedCount(number, number < HELD_PER_PAGE)
     return held
 

@@ -10,7 +10,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from mongoq.protocol.flow import OPERATION, Attached, Begun, Command, Duplicate, Operation, Refused, Shared, WakeEvent
+from mongoq.protocol.command import (
+    OPERATION,
+    Attached,
+    Begun,
+    Command,
+    Duplicate,
+    Operation,
+    Refused,
+    Shared,
+    WakeEvent,
+)
 
 T = TypeVar("T")
 
@@ -84,7 +94,7 @@ def run_beside(work: Callable[[], Awaitable[None]], over: Callable[[], object]) 
 
 
 class TransactionOver(Exception):
-    """An error has ended the transaction of an operation, which is to stop; ``run_attached`` raises the error itself."""
+    """An error has ended the transaction of an operation, which is to stop; ``run_attached`` raises the error."""
 
 
 class _Present(Exception):

@@ -36,9 +36,9 @@ from mongoq.protocol.admin import (
 )
 from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE
+from mongoq.protocol.command import Command, Duplicate, delete_many
 from mongoq.protocol.coordination.limits import limit_documents_filter
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
-from mongoq.protocol.flow import Command, Duplicate, delete_many
 from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.query import BoundedCount, Progress, Query, make_query, refuse_filter
@@ -170,7 +170,7 @@ def sweep(broker: BrokerContext) -> bool:
     counters = _documents(broker, COUNTERS_PREFIX, ("expires",))
     marks = _documents(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
-    non_empty = set((queues(broker)))
+    non_empty = set(queues(broker))
     # A queue that holds an item or has a document may send letters to its dead queue.
     dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}}
     for document in settings.values():

@@ -26,8 +26,8 @@ from mongoq.model.settings import from_stored, resolve_settings
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
+from mongoq.protocol.command import Command
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.flow import Command
 from mongoq.protocol.history.counters import events_in
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import count_states, in_state
@@ -89,7 +89,7 @@ def read_queues(
     wanted = None if names is None else sorted({queue_name(name) for name in names})
     for name in wanted or ():
         refuse_unknown(broker, name)
-    held = set((find_queues({"$gte": ""})))
+    held = set(find_queues({"$gte": ""}))
     controls = _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
     counters = _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
     consumers = count_consumers(broker)
@@ -131,7 +131,7 @@ def list_queues(broker: BrokerContext) -> list[str]:
     """Return the names of the queues that hold an item, live or in history, remember an id, or have a live consumer."""
     ensure_broker_ready(broker, write=False)
     held = find_queues({"$gte": ""})
-    return sorted(held.union((count_consumers(broker))))
+    return sorted(held.union(count_consumers(broker)))
 
 
 def find_unusable(broker: BrokerContext) -> list[str]:
@@ -341,7 +341,7 @@ def count_held(broker: BrokerContext) -> dict[str, BoundedCount]:
     ensure_broker_ready(broker, write=False)
     held: dict[str, BoundedCount] = {}
     for name in _find_ordered(broker):
-        if number := len((find_held(broker, name))):
+        if number := len(find_held(broker, name)):
             held[name] = BoundedCount(number, number < HELD_PER_PAGE)
     return held
 

@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mongoq.protocol.flow import OPERATION, Attached, Begun, Command, Duplicate, Operation, Refused, Shared, WakeEvent
+from mongoq.protocol.command import (
+    OPERATION,
+    Attached,
+    Begun,
+    Command,
+    Duplicate,
+    Operation,
+    Refused,
+    Shared,
+    WakeEvent,
+)
 from mongoq.protocol.perform import TRANSIENT_LABEL, T, TransactionOver, _is_find, _Present, has_label
 
 

@@ -23,7 +23,7 @@ from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
 from mongoq.model.rate import Pace
-from mongoq.protocol.flow import Command, Shared, UndoLog, WakeEvent, number_matched
+from mongoq.protocol.command import Command, Shared, UndoLog, WakeEvent, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.perform import perform
 from mongoq.sync import Queue

@@ -16,7 +16,7 @@ from typing import Any
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Failed, Later, Release, ResolvedOutcome
-from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.by_token import ExtendedItems
 from mongoq.worker.circuit_breaker import CircuitBreaker

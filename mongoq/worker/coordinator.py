@@ -16,7 +16,7 @@ from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, ResolvedOutcome
 from mongoq.model.process import dice
-from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.state.wait_queue import WaiterRegistry
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer, LogErrors

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from mongoq.drivers.sleep import rest
-from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.command import WakeEvent
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext

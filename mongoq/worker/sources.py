@@ -20,8 +20,8 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.log_fields import log_fields
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination.sources import Yielded, encode_record
-from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.consumer import LogErrors, check_range
 from mongoq.worker.failure_log import error_line
 from mongoq.worker.outcome_resolver import is_function

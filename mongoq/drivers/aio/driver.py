@@ -26,7 +26,16 @@ from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.protocol.base.find import close_cursor
-from mongoq.protocol.flow import MAX_SENDS, OPERATION, Command, Interruption, Operation, ReplyLost, Shared, hands_over
+from mongoq.protocol.command import (
+    MAX_SENDS,
+    OPERATION,
+    Command,
+    Interruption,
+    Operation,
+    ReplyLost,
+    Shared,
+    hands_over,
+)
 from mongoq.protocol.state.context import BrokerContext
 
 # sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
@@ -49,7 +58,7 @@ class AioSender:
 
     async def send(self, command: Command[Any]) -> Any:
         """Send a command and return its reply, not parsed."""
-        if self._backend.is_raw_command(command):
+        if command.resolved and self._backend.is_raw_command(command):
             return parse_raw_reply(command, await self._backend.call_raw(command))
         reply = self._backend.call(command)
         if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
@@ -220,7 +229,7 @@ class AioDriver:
 
 
 class AsyncRunner(Generic[C]):
-    """Base of brokers and queues: runs operations. Workers, pipelines and Spark send all their commands by its methods."""
+    """Base of brokers and queues: runs operations. Workers, pipelines and Spark send all their commands by it."""
 
     def __init__(self, driver: AioDriver, context: C) -> None:
         self._driver = driver

@@ -23,7 +23,16 @@ from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
-from mongoq.protocol.flow import MAX_SENDS, OPERATION, Command, Interruption, Operation, ReplyLost, Shared, hands_over
+from mongoq.protocol.command import (
+    MAX_SENDS,
+    OPERATION,
+    Command,
+    Interruption,
+    Operation,
+    ReplyLost,
+    Shared,
+    hands_over,
+)
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.find import close_cursor
 
@@ -47,7 +56,7 @@ class ThreadSender:
 
     def send(self, command: Command[Any]) -> Any:
         """Send a command and return its reply, not parsed."""
-        if self._backend.is_raw_command(command):
+        if command.resolved and self._backend.is_raw_command(command):
             return parse_raw_reply(command, self._backend.call_raw(command))
         reply = self._backend.call(command)
         if command.method in ("find", "aggregate"):
@@ -199,7 +208,7 @@ class ThreadDriver:
 
 
 class Runner(Generic[C]):
-    """Base of brokers and queues: runs operations. Workers, pipelines and Spark send all their commands by its methods."""
+    """Base of brokers and queues: runs operations. Workers, pipelines and Spark send all their commands by it."""
 
     def __init__(self, driver: ThreadDriver, context: C) -> None:
         self._driver = driver

@@ -13,7 +13,7 @@ from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_and_report, retry_until_reply, run_for_callers
-from mongoq.protocol.flow import Command, Duplicate, Interruption
+from mongoq.protocol.command import Command, Duplicate, Interruption
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
@@ -164,7 +164,7 @@ def find_notes(broker: BrokerContext) -> list[str]:
 async def ensure_indexes(broker: BrokerContext) -> None:
     """Create the indexes and write the schema document (``createIndexes``, ``insert``), both idempotent.
 
-    The flow runs outside any session: creating an index inside a transaction aborts it. A user without the right to
+    It runs outside any session: creating an index inside a transaction aborts it. A user without the right to
     create indexes passes when the indexes exist already.
     """
     exists = await check_collection(broker)

@@ -20,7 +20,7 @@ from mongoq.model.process import Event
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_and_report
-from mongoq.protocol.flow import Command, has_matched
+from mongoq.protocol.command import Command, has_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import QueueContext
 

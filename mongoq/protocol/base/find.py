@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.item import Document
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Command, ReplyLost, Target, Unreadable
+from mongoq.protocol.command import Command, ReplyLost, Target, Unreadable
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
@@ -175,7 +175,7 @@ def find_command(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool
 async def find_undecoded(broker: BrokerContext, command: Command[Any]) -> dict[str, Any]:
     """Send a find command again, after a document of its reply could not be decoded, and decode each one alone."""
     arguments = {**command.arguments, "codec_options": broker.encoding.undecoded}
-    documents, id = read_stored_batch((await retry_once(replace(command, arguments=arguments))))
+    documents, id = read_stored_batch(await retry_once(replace(command, arguments=arguments)))
     return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 
 

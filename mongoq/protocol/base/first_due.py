@@ -12,7 +12,7 @@ from bson.max_key import MaxKey
 from mongoq.model.indexes import BEGINNING, CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Command, Duplicate
+from mongoq.protocol.command import Command, Duplicate
 from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 

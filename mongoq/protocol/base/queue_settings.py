@@ -27,7 +27,7 @@ from mongoq.model.settings import (
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply, run_for_callers
-from mongoq.protocol.flow import Command, Duplicate
+from mongoq.protocol.command import Command, Duplicate
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

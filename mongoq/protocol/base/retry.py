@@ -1,4 +1,4 @@
-"""Retries: the policies by which flows send a command again.
+"""Retries: the policies by which operations send a command again.
 
 | function | after | sends in all | pause |
 |---|---|---|---|
@@ -9,8 +9,8 @@
 
 A lost reply needs no pause: the driver waits by itself until it knows a server that takes the command. Only a command
 that is safe to apply twice may be sent again: it is fenced, sets the same values, or finds nothing the second time.
-Other flows recover in a way of their own, because they must find out something, or change the command, before they send
-it again: ``push.insert.is_new``, ``claim.reserve`` and ``settle.exchange`` among them.
+Other operations recover in a way of their own, because they must find out something, or change the command, before they
+send it again: ``push.insert.is_new``, ``claim.reserve`` and ``settle.exchange`` among them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from functools import partial
 from typing import TypeVar
 
 from mongoq.model.process import dice
-from mongoq.protocol.flow import MAX_SENDS, Begun, Command, Duplicate, ReplyLost, Shared, own_error
+from mongoq.protocol.command import MAX_SENDS, Begun, Command, Duplicate, ReplyLost, Shared, own_error
 from mongoq.protocol.perform import TRANSIENT_LABEL, end, has_label, perform, share
 
 T = TypeVar("T")
 
 MAX_RACES = 5
-"""Times that another process may be faster before a flow gives up."""
+"""Times that another process may be faster before an operation gives up."""
 UNKNOWN_COMMIT_LABEL = "UnknownTransactionCommitResult"
 """Error label of a commit that can be sent again."""
 TIME_EXPIRED = 50
@@ -76,7 +76,7 @@ async def retry_lost_race(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 async def run_for_callers(key: Hashable, work: Callable[[], Awaitable[None]], *, is_shared: bool) -> None:
-    """Run a check once for all concurrent callers, or each alone; the flow of a later caller finds nothing to do.
+    """Run a check once for all concurrent callers, or each alone; that of a later caller finds nothing to do.
 
     Callers that arrive during a run use the next one.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mongoq.protocol.flow import Command, number_matched
+from mongoq.protocol.command import Command, number_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 

@@ -14,7 +14,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries
 from mongoq.protocol.base.topics import refresh_bindings
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform, run_attached, sleep
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -183,7 +183,7 @@ async def skip_if_settled(tentative: Tentative | None, work: Callable[[], Awaita
     while tentative.closing and tentative.session.in_transaction:
         await sleep(POLL_SECONDS)
     if tentative.committed or tentative.session.in_transaction:
-        return
+        return None
     try:
         await work()
     except ReservationLost:

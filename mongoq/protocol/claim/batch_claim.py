@@ -27,7 +27,7 @@ from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.judge import bury_unfit, find_exhaustion, is_exhausted, is_suspect, start_or_expire
 from mongoq.protocol.claim.reservation import give_back_command, update_held
-from mongoq.protocol.flow import Command, Refused, ReplyLost, Unreadable, number_matched
+from mongoq.protocol.command import Command, Refused, ReplyLost, Unreadable, number_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext

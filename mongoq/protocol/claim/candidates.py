@@ -23,7 +23,7 @@ from mongoq.model.item import Document
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Unreadable
+from mongoq.protocol.command import Unreadable
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 

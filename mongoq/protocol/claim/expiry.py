@@ -23,7 +23,7 @@ from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import PartlyRefused, Refused, Unreadable
+from mongoq.protocol.command import PartlyRefused, Refused, Unreadable
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import leave

@@ -22,7 +22,7 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement, number_found
 from mongoq.protocol.claim.batch_claim import BatchClaim
-from mongoq.protocol.flow import Command, PartlyRefused
+from mongoq.protocol.command import Command, PartlyRefused
 from mongoq.protocol.history.query import is_refused_filter, refusal
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes

@@ -15,7 +15,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.queue_settings import refresh_settings
-from mongoq.protocol.flow import Command, Duplicate, has_matched
+from mongoq.protocol.command import Command, Duplicate, has_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold

@@ -25,7 +25,7 @@ from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.expiry import settle_expired_head
 from mongoq.protocol.claim.judge import OnInvalid, Unfit, check_on_invalid, judge, raise_or_log
 from mongoq.protocol.claim.reserve import claim_first
-from mongoq.protocol.flow import Command, Duplicate, Refused, ReplyLost, Unreadable
+from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.control import run_atomic

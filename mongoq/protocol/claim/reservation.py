@@ -13,7 +13,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import Command, number_matched
+from mongoq.protocol.command import Command, number_matched
 from mongoq.protocol.settle.settle import release_command, release_update
 from mongoq.protocol.settle.settlement import make_statement
 from mongoq.protocol.state.context import QueueContext

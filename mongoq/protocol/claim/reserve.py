@@ -35,7 +35,7 @@ from mongoq.protocol.claim.judge import (
     start_or_expire,
 )
 from mongoq.protocol.claim.reservation import make_marks, renew_leases
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.protocol.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
 from mongoq.protocol.perform import perform, share
 from mongoq.protocol.settle.settle import release_command
 from mongoq.protocol.state.context import QueueContext

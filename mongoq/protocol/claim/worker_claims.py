@@ -21,7 +21,7 @@ from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatche
 from mongoq.protocol.claim.judge import decode_items, start_or_expire
 from mongoq.protocol.claim.reservation import make_marks, renew_leases
 from mongoq.protocol.claim.reserve import claim_one
-from mongoq.protocol.flow import Blocked
+from mongoq.protocol.command import Blocked
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.protocol.wait.wait import wait_for_item

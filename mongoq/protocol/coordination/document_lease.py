@@ -19,7 +19,7 @@ from bson import ObjectId
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, has_matched
+from mongoq.protocol.command import Command, Duplicate, has_matched
 from mongoq.protocol.state.context import BrokerContext
 
 
@@ -105,7 +105,7 @@ async def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
     if not (await _update(tenure, update)):
-        raise TakenOver((await _read_holder(broker, tenure.id)))
+        raise TakenOver(await _read_holder(broker, tenure.id))
 
 
 async def give_back(broker: BrokerContext, tenure: DocumentLease) -> None:
@@ -129,7 +129,7 @@ def under(tenure: DocumentLease) -> dict[str, Any]:
 
 
 async def _read_holder(broker: BrokerContext, id: str) -> ForeignLease:
-    return holder((await find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
+    return holder(await find_one(broker, {"_id": id}, {"by": 1, "until": 1}))
 
 
 def holder(document: Any) -> ForeignLease:

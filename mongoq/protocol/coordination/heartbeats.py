@@ -18,7 +18,7 @@ from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, write_schema
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate
+from mongoq.protocol.command import Command, Duplicate
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 

@@ -27,7 +27,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, has_matched, number_matched
+from mongoq.protocol.command import Command, Duplicate, has_matched, number_matched
 from mongoq.protocol.perform import sleep
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

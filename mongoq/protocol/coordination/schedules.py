@@ -47,7 +47,7 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, ReplyLost, has_matched, number_matched
+from mongoq.protocol.command import Command, Duplicate, ReplyLost, has_matched, number_matched
 from mongoq.protocol.history.mistaken import choose_candidates
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.push import push

@@ -31,6 +31,7 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_lost_race
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.base.transaction import run_in_transaction
+from mongoq.protocol.command import Command, chunks, has_matched
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -39,7 +40,6 @@ from mongoq.protocol.coordination.document_lease import (
     take_lease,
     under,
 )
-from mongoq.protocol.flow import Command, chunks, has_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
 from mongoq.protocol.push.push import check_due, check_expires, check_headers, due_time, last_start

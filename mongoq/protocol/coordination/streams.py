@@ -35,6 +35,7 @@ from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
 from mongoq.protocol.claim.candidates import Candidates, read_ids
 from mongoq.protocol.claim.reservation import make_marks
 from mongoq.protocol.claim.reserve import claim_one
+from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, delete_many, has_matched
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -43,7 +44,6 @@ from mongoq.protocol.coordination.document_lease import (
     take_lease,
     write_under_lease,
 )
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, delete_many, has_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import leave

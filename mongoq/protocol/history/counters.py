@@ -17,7 +17,7 @@ from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_unauthorized
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
-from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, Refused
+from mongoq.protocol.command import Command, Duplicate, PartlyRefused, Refused
 from mongoq.protocol.history.read import Counts, count_states, counts_of, find_queues
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext

@@ -29,7 +29,7 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, number_matched
+from mongoq.protocol.command import Command, Duplicate, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import died_in, refuse_mistake
 from mongoq.protocol.history.query import (
     BoundedCount,

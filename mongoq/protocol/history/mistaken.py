@@ -177,7 +177,7 @@ async def _dead_queues(broker: BrokerContext) -> dict[str, str]:
 
 async def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> set[str]:
     """Return the names of all queues that hold an item, or that a control document names."""
-    names = set((await queues(broker))) | dead.keys() | set(dead.values())
+    names = set(await queues(broker)) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
         documents = await find_few(
             broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1}

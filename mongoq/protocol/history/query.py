@@ -31,7 +31,7 @@ from mongoq.model.operators import where_filter
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, find_command, find_few, find_undecoded, read_stored_batch
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Command, Unreadable, delete_many, own_error
+from mongoq.protocol.command import Command, Unreadable, delete_many, own_error
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.delete import delete_in_order

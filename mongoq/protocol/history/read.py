@@ -16,7 +16,7 @@ from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.delete import NOT_IN_ORDER, delete_placed
 from mongoq.protocol.sequence.hold import find_letters
@@ -188,7 +188,7 @@ async def remove(context: QueueContext[Any], id: Id) -> bool:
 async def queues(broker: BrokerContext) -> list[str]:
     """Return the names of queues that hold an item, live or in history."""
     await ensure_broker_ready(broker, write=False)
-    return sorted((await find_queues({"$gte": ""})))
+    return sorted(await find_queues({"$gte": ""}))
 
 
 async def find_queues(names: Mapping[str, Any]) -> set[Any]:

@@ -35,7 +35,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Begun, Command, chunks, own_error
+from mongoq.protocol.command import Begun, Command, chunks, own_error
 from mongoq.protocol.history.mistaken import log_no_history, refuse_mistake
 from mongoq.protocol.history.query import Query, documents_page, make_query, open_document
 from mongoq.protocol.perform import begin, perform, sleep

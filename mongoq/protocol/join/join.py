@@ -35,7 +35,7 @@ from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command, chunks
+from mongoq.protocol.command import Command, chunks
 from mongoq.protocol.join.match import (
     FOREVER,
     MAX_ARRIVALS,

@@ -12,7 +12,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply
 from mongoq.protocol.base.topics import TOPICS_ID, Bound, bindings_in, read_bindings
 from mongoq.protocol.base.transaction import ensure_transactional
-from mongoq.protocol.flow import Command, Duplicate, Refused
+from mongoq.protocol.command import Command, Duplicate, Refused
 from mongoq.protocol.state.context import BrokerContext
 
 DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
@@ -59,7 +59,7 @@ async def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tu
 async def bindings(broker: BrokerContext) -> dict[str, tuple[str, ...]]:
     """Read the bindings of all topics (``find`` of one control document)."""
     await ensure_broker_ready(broker, write=False)
-    return dict((await read_bindings(broker)))
+    return dict(await read_bindings(broker))
 
 
 def _check_alive(name: Any, argument: str) -> str:

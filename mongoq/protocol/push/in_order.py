@@ -10,7 +10,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.envelope import is_same_push
 from mongoq.model.sequence import topic_problem
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import find_pushed, id_taken_error
 from mongoq.protocol.sequence.control import run_atomic

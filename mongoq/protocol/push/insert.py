@@ -17,7 +17,7 @@ from mongoq.model.envelope import Document, is_same_push
 from mongoq.model.indexes import BEGINNING, KEY
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.retry import retry_lost_race, retry_once
-from mongoq.protocol.flow import Command, Duplicate, ReplyLost, has_matched
+from mongoq.protocol.command import Command, Duplicate, ReplyLost, has_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

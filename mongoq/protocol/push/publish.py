@@ -14,7 +14,7 @@ from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.copies import make_bound_copy
 from mongoq.model.envelope import Document, is_same_push, splice
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.flow import Command, chunks
+from mongoq.protocol.command import Command, chunks
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import Keyed, find_pushed, id_taken_error, insert_item, upsert_keyed
 from mongoq.protocol.state.context import BrokerContext

@@ -30,7 +30,7 @@ from mongoq.model.sequence import check_sequence, topic_problem
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.base.topics import ensure_ready_to_push
-from mongoq.protocol.flow import (
+from mongoq.protocol.command import (
     MAX_COMMAND_BYTES,
     Command,
     Duplicate,
@@ -491,7 +491,8 @@ async def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool 
     context, each, id_given, joined = drafts.context, drafts.each, drafts.id_given, drafts.joined
     broker, bound = context.broker, context.broker.topics.bound.get(context.name)
     if any(map(SEQUENCE, each)) and any(each[push[2]].sequence for push in pushes):
-        return await _push_in_order(drafts, pushes)
+        await _push_in_order(drafts, pushes)
+        return
     keyed: list[Push] = []
     if any(draft.keyed for draft in each):
         keyed = [push for push in pushes if each[push[2]].keyed]

@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, held_target
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow import delete_many
+from mongoq.protocol.command import delete_many
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import release

@@ -18,7 +18,7 @@ from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_en
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import update_alike
 from mongoq.protocol.sequence.promotion import (

@@ -16,7 +16,7 @@ from typing import Any
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document
 from mongoq.model.sequence import HAS_PLACE
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.taker import Handed, Taker

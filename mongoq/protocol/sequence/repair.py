@@ -17,7 +17,7 @@ from mongoq.model.sequence import HAS_PLACE, control_id, control_prefix, heads_f
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import find_last_place, read_limit, release_all

@@ -19,7 +19,7 @@ from mongoq.model.item import Item, id_key, is_held_in
 from mongoq.protocol.base.fence import LEASE_MARGIN, check_owner, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import MAX_STATEMENTS, number_found
-from mongoq.protocol.flow import (
+from mongoq.protocol.command import (
     Command,
     Interruption,
     PartlyRefused,

@@ -24,7 +24,7 @@ from mongoq.protocol.base.find import find_few, find_reply
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Interruption, number_matched, own_error
+from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, Interruption, number_matched, own_error
 from mongoq.protocol.perform import perform, sleep
 from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.move import CheckedMove, Handover, make_move, send_move

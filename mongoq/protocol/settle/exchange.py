@@ -16,7 +16,7 @@ from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import make_lost_error
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.flow import Duplicate, Interruption, PartlyRefused, Refused, Unreadable, own_error
+from mongoq.protocol.command import Duplicate, Interruption, PartlyRefused, Refused, Unreadable, own_error
 from mongoq.protocol.settle.settlement import read_states
 from mongoq.protocol.state.context import QueueContext
 

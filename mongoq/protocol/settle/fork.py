@@ -17,7 +17,7 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork, Move
 from mongoq.model.sequence import Target
 from mongoq.model.settings import KEEP
-from mongoq.protocol.flow import Command, chunks, own_error
+from mongoq.protocol.command import Command, chunks, own_error
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.push import due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place

@@ -20,7 +20,7 @@ from mongoq.model.outcomes import Move
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Duplicate, with_place
+from mongoq.protocol.command import Duplicate, with_place
 from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
 from mongoq.protocol.push.push import check_due, check_expires, check_headers
 from mongoq.protocol.settle.bulk import check_items, settle_bulk

@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.model.item import Item, has_place, id_key
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
-from mongoq.protocol.flow import Shared, copies, own_error
+from mongoq.protocol.command import Shared, copies, own_error
 from mongoq.protocol.perform import share
 from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.in_order import settle_one

@@ -20,7 +20,7 @@ from mongoq.model.outcomes import Release
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import update_command
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command, has_matched
+from mongoq.protocol.command import Command, has_matched
 from mongoq.protocol.settle.bulk import check_items, settle_bulk
 from mongoq.protocol.settle.bury import make_burial, reason_exhausted
 from mongoq.protocol.settle.one import MakeSettlement, settle_item

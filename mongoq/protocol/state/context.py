@@ -1,4 +1,4 @@
-"""The context of flows: the state of a broker, and of one handle of a queue."""
+"""The context of operations: the state of a broker, and of one handle of a queue."""
 
 from __future__ import annotations
 

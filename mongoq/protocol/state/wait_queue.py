@@ -1,7 +1,7 @@
 """The callers of this process that wait for items, and which of them asks the server next.
 
 One change wakes one waiter of a queue, so that a hundred waiters do not send a hundred claims. A woken waiter that
-leaves passes its call on. Nothing here waits or sends: the flow of ``protocol.wait.wait`` does, by what this module
+leaves passes its call on. Nothing here waits or sends: ``protocol.wait.wait`` does, by what this module
 decides. The wait queues of a broker share the state of one change stream (``WaiterRegistry``).
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from mongoq.model.process import dice
-from mongoq.protocol.flow import Waiter, WakeEvent
+from mongoq.protocol.command import Waiter, WakeEvent
 
 LIVE_POLL_SECONDS = 600.0
 """Seconds between two polls of a queue that the change stream covers: they only catch what a stream could miss."""

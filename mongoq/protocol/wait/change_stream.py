@@ -15,7 +15,7 @@ from typing import Any
 from mongoq.model.item import id_key
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.protocol.flow import Command, Interruption, ReplyLost
+from mongoq.protocol.command import Command, Interruption, ReplyLost
 from mongoq.protocol.perform import perform, rest
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.wait_queue import STREAM_LINGER_SECONDS

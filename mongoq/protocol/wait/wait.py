@@ -1,7 +1,7 @@
 """Wait for an item: ask once, then ask again only when an event makes it worthwhile.
 
-These events are: a push or another flow of this process, the change stream (``wait.change_stream``), the due time of
-the next item, and now and then a poll, as a safety net.
+These events are: a push or another operation of this process, the change stream (``wait.change_stream``), the due time
+of the next item, and now and then a poll, as a safety net.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.first_due import first_due_command, first_due_pipeline
 from mongoq.protocol.base.queue_settings import REFRESH_SECONDS, mark_used
-from mongoq.protocol.flow import Command, Waiter
+from mongoq.protocol.command import Command, Waiter
 from mongoq.protocol.perform import perform, rest, run_beside, sleep
 from mongoq.protocol.state.context import BrokerContext, QueueContext, event_key
 from mongoq.protocol.state.wait_queue import WaitQueue

@@ -23,7 +23,7 @@ from mongoq.protocol.base.bootstrap import (
     is_unauthorized,
     logger,
 )
-from mongoq.protocol.flow import Command, Duplicate, Interruption
+from mongoq.protocol.command import Command, Duplicate, Interruption
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.base.retry import retry_and_report, retry_until_reply, run_for_callers
@@ -124,7 +124,7 @@ def find_faults(broker: BrokerContext) -> list[str]:
 def ensure_indexes(broker: BrokerContext) -> None:
     """Create the indexes and write the schema document (``createIndexes``, ``insert``), both idempotent.
 
-    The flow runs outside any session: creating an index inside a transaction aborts it. A user without the right to
+    It runs outside any session: creating an index inside a transaction aborts it. A user without the right to
     create indexes passes when the indexes exist already.
     """
     exists = check_collection(broker)

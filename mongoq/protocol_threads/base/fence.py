@@ -14,7 +14,7 @@ from mongoq.errors import ReservationLost
 from mongoq.model.item import Item, reservation_key
 from mongoq.model.process import Event
 from mongoq.protocol.base.fence import Verdict, check_owner, make_lost_error, may_be_new
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.base.queue_settings import ensure_ready

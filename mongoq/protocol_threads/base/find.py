@@ -12,7 +12,7 @@ from typing import Any
 
 from mongoq.model.item import Document
 from mongoq.protocol.base.find import SERVER_FIRST_BATCH, Order, find_command, read_stored_batch
-from mongoq.protocol.flow import Command, ReplyLost, Target, Unreadable
+from mongoq.protocol.command import Command, ReplyLost, Target, Unreadable
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.retry import retry_once
 from mongoq.protocol_threads.perform import perform
@@ -128,7 +128,7 @@ def _send_find(broker: BrokerContext, find: dict[str, Any], *, lenient: bool = F
 def find_undecoded(broker: BrokerContext, command: Command[Any]) -> dict[str, Any]:
     """Send a find command again, after a document of its reply could not be decoded, and decode each one alone."""
     arguments = {**command.arguments, "codec_options": broker.encoding.undecoded}
-    documents, id = read_stored_batch((retry_once(replace(command, arguments=arguments))))
+    documents, id = read_stored_batch(retry_once(replace(command, arguments=arguments)))
     return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 
 

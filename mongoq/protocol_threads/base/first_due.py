@@ -12,7 +12,7 @@ from bson.max_key import MaxKey
 
 from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.protocol.base.first_due import END_MARKER_SECONDS, SLOW_PAIRS, SLOW_WALK_SECONDS, first_due_command
-from mongoq.protocol.flow import Command, Duplicate
+from mongoq.protocol.command import Command, Duplicate
 from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.find import find_few

@@ -38,7 +38,7 @@ from mongoq.protocol.base.queue_settings import (
     logger,
     unusable_settings,
 )
-from mongoq.protocol.flow import Command, Duplicate
+from mongoq.protocol.command import Command, Duplicate
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import find_one

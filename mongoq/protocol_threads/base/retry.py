@@ -1,5 +1,5 @@
 # Generated from mongoq/protocol/base/retry.py by scripts/unasync.py. Do not edit.
-"""Retries: the policies by which flows send a command again.
+"""Retries: the policies by which operations send a command again.
 
 | function | after | sends in all | pause |
 |---|---|---|---|
@@ -10,8 +10,8 @@
 
 A lost reply needs no pause: the driver waits by itself until it knows a server that takes the command. Only a command
 that is safe to apply twice may be sent again: it is fenced, sets the same values, or finds nothing the second time.
-Other flows recover in a way of their own, because they must find out something, or change the command, before they send
-it again: ``push.insert.is_new``, ``claim.reserve`` and ``settle.exchange`` among them.
+Other operations recover in a way of their own, because they must find out something, or change the command, before they
+send it again: ``push.insert.is_new``, ``claim.reserve`` and ``settle.exchange`` among them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 
 from mongoq.protocol.base.retry import MAX_RACES, T
-from mongoq.protocol.flow import MAX_SENDS, Begun, Command, Duplicate, ReplyLost, Shared
+from mongoq.protocol.command import MAX_SENDS, Begun, Command, Duplicate, ReplyLost, Shared
 from mongoq.protocol_threads.perform import end, perform, share
 
 
@@ -62,7 +62,7 @@ def retry_lost_race(attempt: Callable[[], T]) -> T:
 
 
 def run_for_callers(key: Hashable, work: Callable[[], None], *, is_shared: bool) -> None:
-    """Run a check once for all concurrent callers, or each alone; the flow of a later caller finds nothing to do.
+    """Run a check once for all concurrent callers, or each alone; that of a later caller finds nothing to do.
 
     Callers that arrive during a run use the next one.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mongoq.protocol.base.statements import MAX_STATEMENTS, METHODS, Statement, _number_deleted, number_found
-from mongoq.protocol.flow import Command, number_matched
+from mongoq.protocol.command import Command, number_matched
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.perform import perform
 

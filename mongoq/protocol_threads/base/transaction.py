@@ -12,7 +12,7 @@ from mongoq.protocol.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries
 from mongoq.protocol.base.transaction import POLL_SECONDS, T, Tentative, logger
 from mongoq.protocol.base.transaction import check_awaitable as check_awaitable
 from mongoq.protocol.base.transaction import check_result as check_result
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
@@ -144,7 +144,7 @@ def skip_if_settled(tentative: Tentative | None, work: Callable[[], None]) -> No
     while tentative.closing and tentative.session.in_transaction:
         sleep(POLL_SECONDS)
     if tentative.committed or tentative.session.in_transaction:
-        return
+        return None
     try:
         work()
     except ReservationLost:

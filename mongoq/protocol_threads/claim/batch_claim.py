@@ -21,7 +21,7 @@ from mongoq.model.stream_claim import entry_time
 from mongoq.protocol.base.find import find_head
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.judge import find_exhaustion, is_exhausted, is_suspect
-from mongoq.protocol.flow import Command, Refused, ReplyLost, Unreadable
+from mongoq.protocol.command import Command, Refused, ReplyLost, Unreadable
 from mongoq.protocol_threads.base.find import close_cursor, find_few
 from mongoq.protocol_threads.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.protocol_threads.claim import foreign

@@ -21,7 +21,7 @@ from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.model.item import Document
 from mongoq.protocol.base.find import find_head
 from mongoq.protocol.claim.candidates import Candidates, Fields, _select_ordinary
-from mongoq.protocol.flow import Unreadable
+from mongoq.protocol.command import Unreadable
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.find import close_cursor, find_few

@@ -27,7 +27,7 @@ from mongoq.protocol.claim.expiry import (
     _record_expired,
     _select_expired,
 )
-from mongoq.protocol.flow import PartlyRefused, Refused, Unreadable
+from mongoq.protocol.command import PartlyRefused, Refused, Unreadable
 from mongoq.protocol.sequence.hold import Letter
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.claim_hints import eligible

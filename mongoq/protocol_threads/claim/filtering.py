@@ -16,7 +16,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.statements import number_found
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.filtering import ItemFilter, _make_statements
-from mongoq.protocol.flow import Command, PartlyRefused
+from mongoq.protocol.command import Command, PartlyRefused
 from mongoq.protocol.history.query import is_refused_filter, refusal
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.state.context import QueueContext

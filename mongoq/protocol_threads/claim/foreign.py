@@ -11,7 +11,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.protocol.claim.foreign import UNCOUNTABLE_FILTER, UNREADABLE_REASON, _record_removal, _removal
 from mongoq.protocol.claim.foreign import restore_command as restore_command
-from mongoq.protocol.flow import Command, Duplicate, has_matched
+from mongoq.protocol.command import Command, Duplicate, has_matched
 from mongoq.protocol.sequence.hold import Letter
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext

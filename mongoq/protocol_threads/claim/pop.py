@@ -26,7 +26,7 @@ from mongoq.protocol.claim.pop import (
     _restore_command,
     _UnreadableBuried,
 )
-from mongoq.protocol.flow import Command, Duplicate, Refused, ReplyLost, Unreadable
+from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.sequence.hold import Letter
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.bury import burial_update

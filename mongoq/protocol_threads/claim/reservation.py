@@ -9,7 +9,7 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.claim.reservation import give_back_items
-from mongoq.protocol.flow import Command, number_matched
+from mongoq.protocol.command import Command, number_matched
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.find import find_few
 from mongoq.protocol_threads.base.retry import retry_until_reply

@@ -24,7 +24,7 @@ from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.judge import OnInvalid, check_on_invalid, find_exhaustion, is_exhausted
 from mongoq.protocol.claim.reservation import make_marks
 from mongoq.protocol.claim.reserve import M, NotYet, R, _find_claimed_command, _undo_claim, _undo_shared
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.protocol.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol_threads.base.queue_settings import ensure_ready

@@ -17,7 +17,7 @@ from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.filtering import ItemFilter
 from mongoq.protocol.claim.reservation import make_marks
 from mongoq.protocol.claim.worker_claims import BLOCKED_WAIT_SECONDS, MAX_CLAIM, ClaimedBatch, M, skip_lapsed
-from mongoq.protocol.flow import Blocked
+from mongoq.protocol.command import Blocked
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.protocol_threads.base.queue_settings import ensure_ready

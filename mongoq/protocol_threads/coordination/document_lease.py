@@ -16,6 +16,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from mongoq.protocol.command import Command, Duplicate, has_matched
 from mongoq.protocol.coordination.document_lease import (
     HALT_EXPIRY,
     HALT_PREFIX,
@@ -26,7 +27,6 @@ from mongoq.protocol.coordination.document_lease import (
     holder,
     under,
 )
-from mongoq.protocol.flow import Command, Duplicate, has_matched
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import find_one
@@ -75,7 +75,7 @@ def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update: Mapp
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
     if not (_update(tenure, update)):
-        raise TakenOver((_read_holder(broker, tenure.id)))
+        raise TakenOver(_read_holder(broker, tenure.id))
 
 
 def give_back(broker: BrokerContext, tenure: DocumentLease) -> None:
@@ -89,7 +89,7 @@ def _update(tenure: DocumentLease, update: Mapping[str, Any]) -> bool:
 
 
 def _read_holder(broker: BrokerContext, id: str) -> ForeignLease:
-    return holder((find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
+    return holder(find_one(broker, {"_id": id}, {"by": 1, "until": 1}))
 
 
 def halt(broker: BrokerContext, run: ObjectId) -> None:

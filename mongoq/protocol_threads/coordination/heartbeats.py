@@ -13,6 +13,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.protocol.base.find import prefix_filter
+from mongoq.protocol.command import Command, Duplicate
 from mongoq.protocol.coordination.heartbeats import (
     DEAD_WORKER_RETENTION,
     HOUSEKEEPING_ID,
@@ -23,7 +24,6 @@ from mongoq.protocol.coordination.heartbeats import (
     WorkerRecord,
     _read_records,
 )
-from mongoq.protocol.flow import Command, Duplicate
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready, write_schema
 from mongoq.protocol_threads.base.find import find_few

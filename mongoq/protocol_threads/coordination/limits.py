@@ -22,6 +22,7 @@ from mongoq.model.process import dice
 from mongoq.model.rate import Block, Pace, PutOff, share_slots, take_block
 from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
+from mongoq.protocol.command import Command, Duplicate, has_matched, number_matched
 from mongoq.protocol.coordination.limits import (
     IDLE_EXPIRY,
     LIMIT_PREFIX,
@@ -40,7 +41,6 @@ from mongoq.protocol.coordination.limits import (
     _read_holders,
     bucket_id,
 )
-from mongoq.protocol.flow import Command, Duplicate, has_matched, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import find_few, find_one

@@ -43,6 +43,7 @@ from mongoq.model.schedule.definition import (
 )
 from mongoq.model.schedule.timetable import LATE, Single, adapt_tick, select_ticks
 from mongoq.protocol.base.find import prefix_filter
+from mongoq.protocol.command import Command, ReplyLost, has_matched, number_matched
 from mongoq.protocol.coordination.schedules import (
     FRESH_SECONDS,
     MAX_SCHEDULES,
@@ -62,7 +63,6 @@ from mongoq.protocol.coordination.schedules import (
 from mongoq.protocol.coordination.schedules import LocalSchedule as LocalSchedule
 from mongoq.protocol.coordination.schedules import forget_trouble as forget_trouble
 from mongoq.protocol.coordination.schedules import report_trouble as report_trouble
-from mongoq.protocol.flow import Command, ReplyLost, has_matched, number_matched
 from mongoq.protocol.history.mistaken import choose_candidates
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready

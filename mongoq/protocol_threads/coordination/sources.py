@@ -17,6 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from mongoq.protocol.command import Command, chunks, has_matched
 from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, holder, under
 from mongoq.protocol.coordination.sources import (
     EncodedRecord,
@@ -26,7 +27,6 @@ from mongoq.protocol.coordination.sources import (
     _encode_copies,
     _Unmatched,
 )
-from mongoq.protocol.flow import Command, chunks, has_matched
 from mongoq.protocol.sequence.enter import with_place
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext

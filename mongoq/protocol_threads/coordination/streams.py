@@ -31,6 +31,7 @@ from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, has_matched
 from mongoq.protocol.coordination.document_lease import ForeignLease, end_update
 from mongoq.protocol.coordination.streams import (
     ITEMS_PER_TRANSACTION,
@@ -40,7 +41,6 @@ from mongoq.protocol.coordination.streams import (
     _claim_filter,
     _commits,
 )
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, has_matched
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update

@@ -14,7 +14,7 @@ from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED
 from mongoq.protocol.base.bootstrap import is_unauthorized
 from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX
-from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, Refused
+from mongoq.protocol.command import Command, Duplicate, PartlyRefused, Refused
 from mongoq.protocol.history.counters import (
     EMPTYING_EVENTS,
     IDLE_QUEUE_HORIZON,

@@ -24,7 +24,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.sequence import blocked_filter, held_entries, held_target
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, number_matched
+from mongoq.protocol.command import Command, Duplicate, PartlyRefused, number_matched
 from mongoq.protocol.history.dead_letters import (
     KEY_TAKEN,
     LETTERS_PER_PAGE,

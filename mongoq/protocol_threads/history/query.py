@@ -19,7 +19,7 @@ from mongoq.model.arguments import count
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.item import Document, Item
 from mongoq.protocol.base.find import find_command, read_stored_batch
-from mongoq.protocol.flow import Command, Unreadable, delete_many
+from mongoq.protocol.command import Command, Unreadable, delete_many
 from mongoq.protocol.history.query import (
     FIRST_SLICE,
     MAX_DELETED_ITEMS,

@@ -12,7 +12,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Hop, Item, trail_of
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.history.read import NOT_RESERVED, Counts, M, Selection, count_states, counts_of, in_state
 from mongoq.protocol.sequence.delete import NOT_IN_ORDER
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -112,7 +112,7 @@ def remove(context: QueueContext[Any], id: Id) -> bool:
 def queues(broker: BrokerContext) -> list[str]:
     """Return the names of queues that hold an item, live or in history."""
     ensure_broker_ready(broker, write=False)
-    return sorted((find_queues({"$gte": ""})))
+    return sorted(find_queues({"$gte": ""}))
 
 
 def find_queues(names: Mapping[str, Any]) -> set[Any]:

@@ -22,7 +22,7 @@ from mongoq.model.copies import (
     Replayed,
 )
 from mongoq.model.item import Document, Item
-from mongoq.protocol.flow import Begun, Command, chunks, own_error
+from mongoq.protocol.command import Begun, Command, chunks, own_error
 from mongoq.protocol.history.query import Query, make_query, open_document
 from mongoq.protocol.history.replay import (
     CHUNKS_PER_SECOND,

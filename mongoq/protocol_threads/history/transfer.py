@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mongoq.model.envelope import is_same_push
-from mongoq.protocol.flow import Command, Duplicate, PartlyRefused, chunks, own_error
+from mongoq.protocol.command import Command, Duplicate, PartlyRefused, chunks, own_error
 from mongoq.protocol.history.transfer import ImportResult, Pair, _add_dates, _other_queue
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.state.context import QueueContext

@@ -19,7 +19,7 @@ from mongoq.model.item import (
 )
 from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import Command, chunks
+from mongoq.protocol.command import Command, chunks
 from mongoq.protocol.join.join import (
     EXPIRED_ITEM_REMEMBER,
     MAX_TRANSACTION_ITEMS,

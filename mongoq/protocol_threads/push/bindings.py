@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.protocol.base.topics import TOPICS_ID, Bound, bindings_in
-from mongoq.protocol.flow import Command, Duplicate, Refused
+from mongoq.protocol.command import Command, Duplicate, Refused
 from mongoq.protocol.push.bindings import _check_alive, _queue_names, _refuse_chains
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
@@ -59,7 +59,7 @@ def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[st
 def bindings(broker: BrokerContext) -> dict[str, tuple[str, ...]]:
     """Read the bindings of all topics (``find`` of one control document)."""
     ensure_broker_ready(broker, write=False)
-    return dict((read_bindings(broker)))
+    return dict(read_bindings(broker))
 
 
 def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any], *, upsert: bool) -> Bound:

@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.envelope import is_same_push
 from mongoq.model.sequence import topic_problem
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.push.in_order import Ordered
 from mongoq.protocol.push.insert import id_taken_error
 from mongoq.protocol.sequence.enter import record_new, with_place

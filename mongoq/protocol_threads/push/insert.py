@@ -13,7 +13,7 @@ from bson import ObjectId
 
 from mongoq.errors import DuplicateItem
 from mongoq.model.envelope import Document, is_same_push
-from mongoq.protocol.flow import Command, Duplicate, ReplyLost, has_matched
+from mongoq.protocol.command import Command, Duplicate, ReplyLost, has_matched
 from mongoq.protocol.push.insert import PUSH_FIELDS, Keyed, _upsert_command, id_taken_error, live_filter
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.find import find_few, find_one

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from mongoq.model.copies import make_bound_copy
 from mongoq.model.envelope import Document, is_same_push
-from mongoq.protocol.flow import Command, chunks
+from mongoq.protocol.command import Command, chunks
 from mongoq.protocol.push.insert import Keyed, id_taken_error
 from mongoq.protocol.push.publish import Copy, Put, _check_transaction_size, _record_puts, copy_for_queue
 from mongoq.protocol.state.context import BrokerContext

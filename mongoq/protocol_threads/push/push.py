@@ -20,7 +20,7 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_id, new_ids
 from mongoq.model.envelope import is_same_push
 from mongoq.model.sequence import check_sequence, topic_problem
-from mongoq.protocol.flow import (
+from mongoq.protocol.command import (
     Command,
     Duplicate,
     PartlyRefused,
@@ -260,7 +260,8 @@ def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
     context, each, id_given, joined = drafts.context, drafts.each, drafts.id_given, drafts.joined
     broker, bound = context.broker, context.broker.topics.bound.get(context.name)
     if any(map(SEQUENCE, each)) and any(each[push[2]].sequence for push in pushes):
-        return _push_in_order(drafts, pushes)
+        _push_in_order(drafts, pushes)
+        return
     keyed: list[Push] = []
     if any(draft.keyed for draft in each):
         keyed = [push for push in pushes if each[push[2]].keyed]

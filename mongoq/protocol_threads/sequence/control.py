@@ -27,7 +27,7 @@ def ensure_possible(broker: BrokerContext) -> None:
 
 
 def run_atomic(broker: BrokerContext, attempt: Callable[[], T], *, joined: bool = False) -> T:
-    """Run a flow in a transaction of its own, or in the caller's (``joined``); without a server, as it is.
+    """Run an operation in a transaction of its own, or in the caller's (``joined``); without a server, as it is.
 
     A crash before the commit leaves nothing of it behind. Two processes that begin a sequence at the same moment may
     both insert its control document; the slower one tries again.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mongoq.model.sequence import blocked_filter, held_target
-from mongoq.protocol.flow import delete_many
+from mongoq.protocol.command import delete_many
 from mongoq.protocol.sequence.delete import DELETED_PER_TRANSACTION, IN_ORDER, NOT_IN_ORDER
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext

@@ -9,7 +9,7 @@ from typing import Any
 
 from mongoq.model.item import Document
 from mongoq.model.sequence import Target, control_id, held_entries
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.sequence.control import update_alike
 from mongoq.protocol.sequence.enter import Entry, _context
 from mongoq.protocol.state.context import BrokerContext, QueueContext

@@ -17,7 +17,7 @@ from mongoq.model.indexes import SEQUENCE_ORDER
 from mongoq.model.item import Document, Item, has_place
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.sequence.control import update_alike
 from mongoq.protocol.sequence.leave import MAX_LOOKUPS, _promotions, _room
 from mongoq.protocol.sequence.promotion import FIRST_FIELDS, MAY_FOLLOW, NEXT_FIELDS, Promoted, make_promoted

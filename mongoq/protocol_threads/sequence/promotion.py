@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.model.sequence import HAS_PLACE
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.sequence.promotion import (
     FIRST_FIELDS,
     LATEST,

@@ -17,7 +17,7 @@ from mongoq.model.item import Document
 from mongoq.model.sequence import HAS_PLACE, control_id, control_prefix, heads_filter, held_entries
 from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.sequence.repair import CONTROLS_PER_PAGE, HEAD_FIELDS, MAX_HEADS, PLACES_PER_PAGE, _most
 from mongoq.protocol.state.context import BrokerContext, QueueContext

@@ -15,7 +15,7 @@ from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.item import id_key
 from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.statements import MAX_STATEMENTS, number_found
-from mongoq.protocol.flow import Command, Interruption, PartlyRefused, Refused, ReplyLost, chunks, finish, own_error
+from mongoq.protocol.command import Command, Interruption, PartlyRefused, Refused, ReplyLost, chunks, finish, own_error
 from mongoq.protocol.settle.bulk import (
     MAX_TRANSACTION_ITEMS,
     BulkResult,

@@ -20,7 +20,7 @@ from mongoq.model.envelope import error_document
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Interruption, number_matched, own_error
+from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, Interruption, number_matched, own_error
 from mongoq.protocol.settle.by_token import (
     MAX_READS,
     READ_PAUSE_SECONDS,

@@ -13,7 +13,7 @@ from typing import Any, Generic
 
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import make_lost_error
-from mongoq.protocol.flow import own_error
+from mongoq.protocol.command import own_error
 from mongoq.protocol.settle.exchange import ITEM_ERRORS, Failures, FenceMiss, R, W, _item_error
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.transaction import run_in_transaction

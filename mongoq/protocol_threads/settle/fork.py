@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import MongoqError
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork
-from mongoq.protocol.flow import Command, chunks, own_error
+from mongoq.protocol.command import Command, chunks, own_error
 from mongoq.protocol.sequence.enter import with_place
 from mongoq.protocol.settle.fork import _ForkedItem, _record_done, check_fork
 from mongoq.protocol.settle.in_order import InOrder

@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
-from mongoq.protocol.flow import Duplicate, with_place
+from mongoq.protocol.command import Duplicate, with_place
 from mongoq.protocol.settle.bulk import check_items
 from mongoq.protocol.settle.move import CheckedMove, Destination, Moves, Resolve, _split_pairs, check_move, make_move
 from mongoq.protocol.settle.move import destination as destination

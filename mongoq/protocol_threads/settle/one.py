@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.model.item import Item, has_place, id_key
 from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by
-from mongoq.protocol.flow import Shared, copies, own_error
+from mongoq.protocol.command import Shared, copies, own_error
 from mongoq.protocol.settle.one import MakeSettlement
 from mongoq.protocol.settle.settlement import Batch, Settlement
 from mongoq.protocol.state.context import QueueContext

@@ -11,7 +11,7 @@ from mongoq.errors import ReservationLost
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import has_deleted, update_command
-from mongoq.protocol.flow import Command, Refused
+from mongoq.protocol.command import Command, Refused
 from mongoq.protocol.settle.settlement import STATE_FIELDS, Settlement, patch_misfit_error, patch_too_large_error
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.fence import run_fenced

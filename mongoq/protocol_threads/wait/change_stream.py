@@ -15,7 +15,7 @@ from typing import Any
 from mongoq.model.item import id_key
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.protocol.flow import Command
+from mongoq.protocol.command import Command
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.wait_queue import STREAM_LINGER_SECONDS
 from mongoq.protocol.wait.change_stream import (

@@ -1,8 +1,8 @@
 # Generated from mongoq/protocol/wait/wait.py by scripts/unasync.py. Do not edit.
 """Wait for an item: ask once, then ask again only when an event makes it worthwhile.
 
-These events are: a push or another flow of this process, the change stream (``wait.change_stream``), the due time of
-the next item, and now and then a poll, as a safety net.
+These events are: a push or another operation of this process, the change stream (``wait.change_stream``), the due time
+of the next item, and now and then a poll, as a safety net.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from mongoq.protocol.base.first_due import first_due_command, first_due_pipeline
 from mongoq.protocol.base.queue_settings import REFRESH_SECONDS
-from mongoq.protocol.flow import Command, Waiter
+from mongoq.protocol.command import Command, Waiter
 from mongoq.protocol.state.context import BrokerContext, QueueContext, event_key
 from mongoq.protocol.state.wait_queue import WaitQueue
 from mongoq.protocol.wait.change_stream import kill_command

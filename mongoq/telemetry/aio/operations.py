@@ -16,9 +16,9 @@ from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Item
 from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, take_over
+from mongoq.protocol.command import Interruption
 from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.sources import Yielded
-from mongoq.protocol.flow import Interruption
 from mongoq.protocol.push import push
 from mongoq.protocol.push.push import check_headers
 from mongoq.protocol.settle import bury, by_token, move, settle

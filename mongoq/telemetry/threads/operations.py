@@ -16,8 +16,8 @@ from typing import Any
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Item
 from mongoq.protocol.claim.worker_claims import ClaimedBatch
+from mongoq.protocol.command import Interruption
 from mongoq.protocol.coordination.sources import Yielded
-from mongoq.protocol.flow import Interruption
 from mongoq.protocol.push.push import check_headers
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import QueueContext

@@ -22,10 +22,10 @@ from mongoq.model.process import dice
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.claim.filtering import check_on_server
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.coordination.document_lease import TakenOver
 from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
-from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.wait.wait import is_drained
@@ -235,7 +235,8 @@ class AsyncEngine:
     async def prepare(self, needs: Sequence[str] = ()) -> None:
         """Check the server, and prepare the collection; log and wait while no server answers.
 
-        ``needs`` are parts that need transactions. Returns early when the worker is stopped. Errors other than an outage are raised.
+        ``needs`` are parts that need transactions. Returns early when the worker is stopped. Errors other than an
+        outage are raised.
         """
         while not self._signals:
             try:

@@ -1,6 +1,6 @@
 """Limiter of a consumer: holds permits and slots for what it claims and starts, while its queue has limits.
 
-Its flows take them from the control documents that all processes share; what it holds, it decides about without I/O.
+It takes them from the control documents that all processes share; what it holds, it decides about without I/O.
 """
 
 from __future__ import annotations
@@ -253,12 +253,12 @@ class Limiter:
                         slots.add(block)
         return 0.0 if isinstance(taken, tuple) else taken
 
-    async def _alone(self, flow: Callable[[], Awaitable[T]]) -> T:
-        """Run a flow that changes the permits when no other one does: each begins with what the last one has left."""
+    async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run what changes the permits when no other one does: each begins with what the last one has left."""
         while not self._changing.acquire(blocking=False):  # it may not block: other tasks share the thread
             await sleep(BUSY_PAUSE_SECONDS)
         try:
-            return await flow()
+            return await work()
         finally:
             self._changing.release()
 
@@ -296,7 +296,7 @@ class Limiter:
         if permits.number <= occupied or self.is_lost:
             self._rest(MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS)
             return 0
-        # Before the next flow that changes the permits: it gives back what seems to be unused.
+        # Before the next call that changes the permits: it gives back what seems to be unused.
         self._permitted = min(n, permits.number - occupied)
         return self._permitted
 

@@ -10,10 +10,10 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.log_fields import log_fields
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination import sources
 from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, extend_lease, give_back
 from mongoq.protocol.coordination.sources import SourceLease
-from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import exc_info_of

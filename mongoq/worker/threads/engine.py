@@ -20,9 +20,9 @@ from mongoq.model.health import Health
 from mongoq.model.item import id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import dice
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination.document_lease import TakenOver
 from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL
-from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.bootstrap import hello
 from mongoq.protocol_threads.base.transaction import ensure_transactional
@@ -235,7 +235,8 @@ class Engine:
     def prepare(self, needs: Sequence[str] = ()) -> None:
         """Check the server, and prepare the collection; log and wait while no server answers.
 
-        ``needs`` are parts that need transactions. Returns early when the worker is stopped. Errors other than an outage are raised.
+        ``needs`` are parts that need transactions. Returns early when the worker is stopped. Errors other than an
+        outage are raised.
         """
         while not self._signals:
             try:

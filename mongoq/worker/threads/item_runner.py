@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
-from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol_threads.settle.apply_outcomes import commit_before_run
 from mongoq.worker.coordinator import POLL_SECONDS
 from mongoq.worker.failure_log import text_line

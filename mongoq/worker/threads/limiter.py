@@ -1,7 +1,7 @@
 # Generated from mongoq/worker/aio/limiter.py by scripts/unasync.py. Do not edit.
 """Limiter of a consumer: holds permits and slots for what it claims and starts, while its queue has limits.
 
-Its flows take them from the control documents that all processes share; what it holds, it decides about without I/O.
+It takes them from the control documents that all processes share; what it holds, it decides about without I/O.
 """
 
 from __future__ import annotations
@@ -250,12 +250,12 @@ class Limiter:
                         slots.add(block)
         return 0.0 if isinstance(taken, tuple) else taken
 
-    def _alone(self, flow: Callable[[], T]) -> T:
-        """Run a flow that changes the permits when no other one does: each begins with what the last one has left."""
+    def _alone(self, work: Callable[[], T]) -> T:
+        """Run what changes the permits when no other one does: each begins with what the last one has left."""
         while not self._changing.acquire(blocking=False):  # it may not block: other tasks share the thread
             sleep(BUSY_PAUSE_SECONDS)
         try:
-            return flow()
+            return work()
         finally:
             self._changing.release()
 
@@ -293,7 +293,7 @@ class Limiter:
         if permits.number <= occupied or self.is_lost:
             self._rest(MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS)
             return 0
-        # Before the next flow that changes the permits: it gives back what seems to be unused.
+        # Before the next call that changes the permits: it gives back what seems to be unused.
         self._permitted = min(n, permits.number - occupied)
         return self._permitted
 

@@ -11,9 +11,9 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.log_fields import log_fields
+from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver
 from mongoq.protocol.coordination.sources import SourceLease
-from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol_threads.coordination import sources
 from mongoq.protocol_threads.coordination.document_lease import extend_lease, give_back
 from mongoq.worker.coordinator import Coordinator

@@ -1,7 +1,7 @@
 """Commands of operations: what is sent, by whom it may be shared, and how it may end.
 
-An operation is a function of the core: it performs commands (``protocol.perform``), and returns its result. Each call of
-a broker or queue runs one, by its driver (``mongoq.drivers``). Many items are cut into several commands.
+An operation is a function of the core: it performs commands (``protocol.perform``), and returns its result. Each call
+of a broker or queue runs one, by its driver (``mongoq.drivers``). Many items are cut into several commands.
 """
 
 from __future__ import annotations
