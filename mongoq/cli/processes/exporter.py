@@ -7,9 +7,9 @@ import threading
 
 import click
 
+from mongoq.cli.base.arguments import ADDRESS, DEFAULT_HOST, to_url
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, with_connection
-from mongoq.cli.base.http_address import DEFAULT_HOST, Address, to_url
-from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.base.logs import configure_logging, log_options
 from mongoq.cli.processes.metrics import CACHE_SECONDS, NEEDED_EXTRA, ServerReader, metrics_renderer
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.health import Health
@@ -28,7 +28,7 @@ UNREACHED = "no MongoDB server answers, or it refuses the user; the log says whi
 @with_connection
 @click.option(
     "--http",
-    type=Address(),
+    type=ADDRESS,
     default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
     show_default=True,
     help="Where to serve /metrics, /healthz and /readyz. Without HOST for this machine alone.",
@@ -41,18 +41,9 @@ UNREACHED = "no MongoDB server answers, or it refuses the user; the log says whi
     show_default=True,
     help="Seconds for which scrapes share one reading of the queues.",
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+@log_options
 def exporter(
-    uri: str | None,
-    database: str | None,
-    collection: str | None,
-    *,
-    http: tuple[str, int],
-    budget: int,
-    cache: float,
-    log_level: str,
-    log_format: str,
+    *, http: tuple[str, int], budget: int, cache: float, log_level: str, log_format: str, **place: str | None
 ) -> None:
     """Serve the state of all queues as metrics for Prometheus, at /metrics.
 
@@ -60,7 +51,7 @@ def exporter(
     """
     configure_logging(log_level, log_format)
     stopped = threading.Event()
-    with ServerReader(find_place(uri, database, collection), budget=budget) as reader, stop_on_signals(stopped.set):
+    with ServerReader(find_place(**place), budget=budget) as reader, stop_on_signals(stopped.set):
         render = metrics_renderer(None, reader.read, cache=cache)
         if render is None:
             raise click.ClickException(NEEDED_EXTRA)

@@ -59,8 +59,8 @@ class ServerReader:
         budget: items that one reading examines, at most.
     """
 
-    def __init__(self, place: dict[str, str | None], *, budget: int = BUDGET) -> None:
-        self._place = {name: value for name, value in place.items() if value is not None}
+    def __init__(self, place: dict[str, str], *, budget: int = BUDGET) -> None:
+        self._place = place
         self._budget = budget
         self._lock = threading.Lock()
         self._broker: Broker | None = None
@@ -81,9 +81,9 @@ class ServerReader:
 
     def read(self) -> BrokerReading:
         """Read the state of all queues."""
-        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker
+        from mongoq.monitoring.prometheus import read_broker
 
-        return self.connect()._run_within(READ_SECONDS, read_broker, budget=self._budget)
+        return read_broker(self.connect(), budget=self._budget)
 
     def __enter__(self) -> Self:
         """Return the reader."""

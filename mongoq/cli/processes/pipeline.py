@@ -14,10 +14,9 @@ from typing import Any
 import click
 
 import mongoq
-from mongoq.cli.base.connection import SETTINGS, TIMEOUT_SECONDS, connect, find_place, with_connection, with_json
-from mongoq.cli.base.durations import DURATION
+from mongoq.cli.base.arguments import DURATION, examples
+from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, find_place, with_connection, with_json
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
 from mongoq.errors import GraphInvalid, MongoqError
 from mongoq.pipeline.pipeline import Pipeline
@@ -136,9 +135,7 @@ def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], output:
 async def _run_async(
     read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool
 ) -> Progress:
-    found = find_place(*(place[name] for name in SETTINGS))
-    named = {name: value for name, value in found.items() if name != "uri" and value is not None}
-    async with mongoq.connect_async(found["uri"] or "", timeout=TIMEOUT_SECONDS, **named) as broker:  # type: ignore[arg-type]
+    async with mongoq.connect_async(timeout=TIMEOUT_SECONDS, **find_place(**place)) as broker:  # type: ignore[arg-type]
         if drain:
             return await read.drain_async(broker, **options)
         async with read.start_async(broker, **options) as started:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from pymongo.errors import PyMongoError
 
+from mongoq.cli.base.arguments import ADDRESS, to_url
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
 from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error, describe_error
-from mongoq.cli.base.http_address import Address, to_url
-from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.base.logs import configure_logging, log_options
 from mongoq.cli.processes.file_watcher import FileWatcher
 from mongoq.cli.processes.metrics import ServerReader, metrics_renderer
 from mongoq.cli.processes.supervisor import Supervisor
@@ -40,9 +40,7 @@ logger = logging.getLogger("mongoq.cli")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="End when the queues are empty.")
 @click.option("--reload", is_flag=True, help="Start again when a .py file of this folder changes; for development.")
-@click.option(
-    "--http", type=Address(), help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone."
-)
+@click.option("--http", type=ADDRESS, help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone.")
 @click.option(
     "--metrics",
     type=click.Choice(["all", "process"]),
@@ -51,8 +49,7 @@ logger = logging.getLogger("mongoq.cli")
     help="What /metrics has: the state of all queues as well, or the runs of this worker alone.",
 )
 @click.option("--report-durations", is_flag=True, hidden=True, help="Report runs to the supervisor.")
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+@log_options
 @click.option(
     "--log-errors",
     type=click.Choice(get_args(LogErrors)),
@@ -61,9 +58,6 @@ logger = logging.getLogger("mongoq.cli")
 def worker(
     target: str,
     *,
-    uri: str | None,
-    database: str | None,
-    collection: str | None,
     processes: int,
     drain: bool,
     reload: bool,
@@ -73,6 +67,7 @@ def worker(
     log_level: str,
     log_format: str,
     log_errors: LogErrors | None,
+    **settings: str | None,
 ) -> None:
     """Run a worker or a pipeline, such as app:worker for the object worker of app.py.
 
@@ -86,9 +81,8 @@ def worker(
         raise click.UsageError("--reload waits for changes, and --drain ends; give one of them")
     if (reload or processes > 1) and os.name != "posix":
         raise click.UsageError("--processes and --reload need Linux, macOS or another POSIX system")
-    refuse_shown_password(uri)
+    refuse_shown_password(settings["uri"])
     configure_logging(log_level, log_format)
-    settings = {"uri": uri, "database": database, "collection": collection}
     link = SupervisorLink.from_environment()
     durations = RunDurations() if http is not None or report_durations else None
     with _errors_in_log(wanted=log_format == "json"), ExitStack() as stack:
@@ -159,8 +153,7 @@ def _errors_in_log(*, wanted: bool) -> Iterator[None]:
 
 def _find_server(settings: dict[str, str | None]) -> dict[str, Any]:
     """Return the arguments of ``mongoq.connect``, for a target without a broker of its own."""
-    place = find_place(**settings)
-    return {"timeout": TIMEOUT_SECONDS, **{name: value for name, value in place.items() if value is not None}}
+    return {"timeout": TIMEOUT_SECONDS, **find_place(**settings)}
 
 
 @contextmanager

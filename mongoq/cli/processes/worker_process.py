@@ -254,15 +254,14 @@ class WorkerProcess:
 
         And the errors of the server.
         """
-        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker
+        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker, read_broker_async
 
         if self.engine is None or self._ended:
             raise ServerUnavailable("the worker has not started yet, or has ended")
         broker = self._brokers[-1]
         if isinstance(broker, Broker):
-            return broker._run_within(READ_SECONDS, read_broker)
-        work = broker._run_within(READ_SECONDS, read_broker)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop.get_loop())
+            return read_broker(broker)
+        future = asyncio.run_coroutine_threadsafe(read_broker_async(broker), self._loop.get_loop())
         try:
             # A handler that blocks the event loop blocks the reading too.
             return future.result(READ_SECONDS + LOOP_SECONDS)
