@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from mongoq.cli.base.arguments import DURATION, examples
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, find_place, with_connection, with_json
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.base.output import Output
+from mongoq.cli.processes.target import has_coroutines
 from mongoq.errors import GraphInvalid, MongoqError
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.progress import Progress
@@ -113,13 +113,6 @@ def run(
     if drain and progress.interrupted:
         output.note("stopped before the queues were empty; run it again to go on")
         click.get_current_context().exit(INTERRUPTED)
-
-
-def has_coroutines(read: Pipeline) -> bool:
-    """Return whether a handler must run with asyncio."""
-    handlers = [part.handler for part in read.graph.stages] + [part.handler for part in read.graph.sources]
-    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(kind(handler) for handler in handlers for kind in kinds)
 
 
 def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool) -> Progress:
