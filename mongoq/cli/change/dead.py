@@ -22,7 +22,7 @@ from mongoq.cli.base.arguments import (
 from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Meter, Output, cell
+from mongoq.cli.base.output import Output, cell, progress
 from mongoq.cli.change.deletion import INTERRUPTED_DELETION
 from mongoq.cli.change.replay import report, target_text
 from mongoq.model.copies import Replayed
@@ -106,8 +106,8 @@ def with_letters(function: F) -> F:
 
 
 def _read(selection: ItemSelection[Any], limit: int) -> list[Item[Any]]:
-    with Meter() as meter:
-        return selection.read(limit, progress=meter.count("searched"))
+    with progress() as show:
+        return selection.read(limit, progress=show)
 
 
 @click.group(short_help="Show, send back and delete dead letters.")
@@ -251,18 +251,18 @@ def _send(chosen: LetterOptions, change: Change, *, to: str | None) -> None:
         return
     done = Replayed()
 
-    def show(so_far: Replayed) -> None:
+    def note(so_far: Replayed) -> None:
         nonlocal done
         done = so_far
-        meter.show(f"{amount(done.pushed, 'letter')} sent")
+        show(done.pushed)
 
     def explain() -> str:
         sent = f"{amount(done.pushed, 'letter')} sent, and maybe up to {SENT_TOGETHER:,} more"
         return f"{sent}; the others are still in {letters.name}"
 
     if not change.is_empty:
-        with Meter() as meter, change.output.explaining(explain):
-            done = letters.replay(**chosen.filters, to=to, limit=change.limit, as_of=change.as_of, progress=show)
+        with progress() as show, change.output.explaining(explain):
+            done = letters.replay(**chosen.filters, to=to, limit=change.limit, as_of=change.as_of, progress=note)
     elif chosen.ids:  # nothing can go: say what has become of these letters
         there = {letter.id for letter in selection.read(len(chosen.ids))}
         missing = tuple(id for id in dict.fromkeys(chosen.ids) if id not in there)
