@@ -30,10 +30,6 @@ from mongoq.cli.checks.server_checks import (
     check_schema,
     check_version,
     check_write_concern,
-    fine,
-    problem,
-    unknown,
-    warning,
 )
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
@@ -93,7 +89,7 @@ def doctor(*, max_age: timedelta, role: str, spark: bool, as_json: bool, **place
             for check, finding in _examine(broker, max_age, role):
                 tell(check, finding)
     except MongoqError as error:
-        tell("collection" if isinstance(error, CollectionUnsuitable) else "reachable", problem(str(error)))
+        tell("collection" if isinstance(error, CollectionUnsuitable) else "reachable", Finding("problem", str(error)))
     if spark:
         tell("Spark", _check_spark())
     if found:
@@ -129,7 +125,7 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[tuple[st
             finding = _describe_refusal(error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # A program that stands in for MongoDB answers in a form of its own.
-            finding = unknown(f"the reply of the server cannot be read: {type(error).__name__}")
+            finding = Finding("unknown", f"the reply of the server cannot be read: {type(error).__name__}")
         yield name, finding
     try:
         queues = inspection.queues()
@@ -144,8 +140,8 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[tuple[st
 def _describe_refusal(error: OperationFailure) -> Finding:
     """Return that a check could not be made; that says nothing about what it checks."""
     if error.code == UNAUTHORIZED_CODE:
-        return unknown(f"the server {describe_missing_right(error)}")
-    return unknown(f"the server refused the command: code {error.code}")
+        return Finding("unknown", f"the server {describe_missing_right(error)}")
+    return Finding("unknown", f"the server refused the command: code {error.code}")
 
 
 def _check_spark() -> Finding:
@@ -155,8 +151,8 @@ def _check_spark() -> Finding:
     try:
         spark.check()
     except spark.SparkUnavailable as error:
-        return problem(str(error))
-    return fine(f"PySpark {pyspark_version() or ''}, Java {spark.java_version()}")
+        return Finding("problem", str(error))
+    return Finding("ok", f"PySpark {pyspark_version() or ''}, Java {spark.java_version()}")
 
 
 # --- queues and workers ----------------------------------------------------------------------------
@@ -164,7 +160,7 @@ def _check_spark() -> Finding:
 
 def check_stored(problems: Sequence[str]) -> Finding:
     """Check that settings of queues and bindings of topics can be used, as other programs may have stored them."""
-    return problem("; ".join(problems)) if problems else fine("all can be used")
+    return Finding("problem", "; ".join(problems)) if problems else Finding("ok", "all can be used")
 
 
 def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
@@ -172,9 +168,10 @@ def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
     gone = [worker for worker in workers if not worker.alive]
     live = len(workers) - len(gone)
     if not gone:
-        return fine(f"{live} {'works' if live == 1 else 'work'}")
+        return Finding("ok", f"{live} {'works' if live == 1 else 'work'}")
     names = _list(f"{worker.name} since {worker.seen:%Y-%m-%d %H:%M:%S} UTC" for worker in gone)
-    return problem(
+    return Finding(
+        "problem",
         f"gone without an end are {names}",
         "see why they died; their items come back when their leases end, and a live worker removes their records "
         "after ten minutes",
@@ -190,9 +187,9 @@ def check_long_runs(workers: Sequence[WorkerRecord]) -> Finding:
         for queue, length in worker.overdue.items()
     ]
     if not runs:
-        return fine("no handler has run for longer than its max_time, by default five minutes")
+        return Finding("ok", "no handler has run for longer than its max_time, by default five minutes")
     advice = "the log of the worker shows where it is; max_time=, with on_timeout=, gives such a run up"
-    return warning(_list(runs), advice)
+    return Finding("warning", _list(runs), advice)
 
 
 def check_consumers(queues: Sequence[QueueInsight]) -> Finding:
@@ -208,10 +205,10 @@ def check_consumers(queues: Sequence[QueueInsight]) -> Finding:
         and queue.oldest_age > UNATTENDED
     ]
     if not forgotten:
-        return fine("queues with due items have workers, or are not a minute behind")
+        return Finding("ok", "queues with due items have workers, or are not a minute behind")
     names = _list(f"{queue.name} ({_age(queue)})" for queue in forgotten)
     advice = "start a worker for them, such as mongoq worker app:worker"
-    return problem(f"no worker takes the due items of {names}", advice)
+    return Finding("problem", f"no worker takes the due items of {names}", advice)
 
 
 def check_paused(queues: Sequence[QueueInsight]) -> Finding:
@@ -219,8 +216,8 @@ def check_paused(queues: Sequence[QueueInsight]) -> Finding:
     waiting = {queue.name: queue.ready + queue.scheduled + queue.expired for queue in queues if queue.paused}
     names = _list(f"{name} ({amount(number)})" for name, number in waiting.items() if number.number)
     if not names:
-        return fine("no items wait in paused queues")
-    return warning(f"items wait in {names}", "mongoq resume QUEUE ends a pause")
+        return Finding("ok", "no items wait in paused queues")
+    return Finding("warning", f"items wait in {names}", "mongoq resume QUEUE ends a pause")
 
 
 def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:
@@ -228,15 +225,15 @@ def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:
     dead = {queue.dead_queue for queue in queues}
     aged = [queue for queue in queues if queue.oldest_age is not None and queue.name not in dead]
     if not aged:
-        return fine("no item is due")
+        return Finding("ok", "no item is due")
     aged.sort(key=lambda queue: queue.oldest_age or timedelta(), reverse=True)
     late = [queue for queue in aged if (queue.oldest_age or timedelta()) > max_age]
     if not late:
-        return fine(f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}")
+        return Finding("ok", f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}")
     reasons = ["paused" if queue.paused else queue.limits.reason if queue.limits else None for queue in late]
     whys = [f", {reason}" if reason else "" for reason in reasons]
     names = _list(f"{queue.name} ({_age(queue)}{why})" for queue, why in zip(late, whys, strict=True))
-    return problem(f"due items wait in {names}", "see whether the workers fail, or are too few")
+    return Finding("problem", f"due items wait in {names}", "see whether the workers fail, or are too few")
 
 
 def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:
@@ -244,21 +241,21 @@ def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:
     names = _list(f"{name} ({amount(number, 'sequence')})" for name, number in stuck.items() if number.number)
     if names:
         advice = "another program may have deleted documents; mongoq repair-sequences QUEUE lets them go on in order"
-        return problem(f"sequences are blocked, or out of order, in {names}", advice)
+        return Finding("problem", f"sequences are blocked, or out of order, in {names}", advice)
     if not stuck:
-        return fine("no queue has any")
+        return Finding("ok", "no queue has any")
     is_all = all(number.exact for number in stuck.values())
-    return fine("each is in order" if is_all else "the first 1,000 of each queue are in order")
+    return Finding("ok", "each is in order" if is_all else "the first 1,000 of each queue are in order")
 
 
 def check_held(held: Mapping[str, BoundedCount]) -> Finding:
     """Check that no dead letter holds a sequence: its other items wait until a person decides."""
     texts = [f"{amount(number, 'sequence')} of {name}" for name, number in held.items()]
     if not texts:
-        return fine("no dead letter holds any")
+        return Finding("ok", "no dead letter holds any")
     is_one = len(held) == 1 and next(iter(held.values())).number == 1
     advice = "replay or remove them: mongoq dead list QUEUE shows them, mongoq dead replay QUEUE sends them back"
-    return warning(f"{_list(texts)} {'is' if is_one else 'are'} held by dead letters", advice)
+    return Finding("warning", f"{_list(texts)} {'is' if is_one else 'are'} held by dead letters", advice)
 
 
 def check_schedules(schedules: Sequence[ScheduleRecord]) -> Finding:
@@ -266,17 +263,17 @@ def check_schedules(schedules: Sequence[ScheduleRecord]) -> Finding:
     broken = [schedule for schedule in schedules if schedule.trouble is not None]
     if broken:
         names = _list(f"{schedule.name} ({schedule.trouble})" for schedule in broken)
-        return problem(f"unusable are {names}", "define them again, or mongoq schedules remove NAME")
+        return Finding("problem", f"unusable are {names}", "define them again, or mongoq schedules remove NAME")
     late = [schedule for schedule in schedules if schedule.late]
     if late:
         names = _list(f"{each.name} ({timedelta(seconds=int(each.late.total_seconds()))})" for each in late)
         advice = "start a worker, with the function of the schedule if one makes its payload, and the extra schedules"
-        return problem(f"no worker has made the ticks of {names}", advice)
+        return Finding("problem", f"no worker has made the ticks of {names}", advice)
     unseen = [schedule for schedule in schedules if schedule.unseen]
     if unseen:
         names = _list(f"{schedule.name} since {schedule.seen:%Y-%m-%d %H:%M:%S} UTC" for schedule in unseen)
-        return warning(f"no running code has {names}", "mongoq schedules prune deletes them")
-    return fine(f"{len(schedules)} in time" if schedules else "there are none")
+        return Finding("warning", f"no running code has {names}", "mongoq schedules prune deletes them")
+    return Finding("ok", f"{len(schedules)} in time" if schedules else "there are none")
 
 
 def _age(queue: QueueInsight) -> str:
