@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mongoq.cli.base.arguments import with_options
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.base.output import Output, printable, progress
 from mongoq.protocol.history.query import BoundedCount

@@ -174,7 +174,11 @@ def make_table(
     rest = width - COLUMN_GAP * (len(columns) - 1)
     _narrow(widths, dict.fromkeys(set(shortened) & set(columns), MIN_WIDTH), rest)
     for column in shortened:
-        texts[column] = [_cut(text, widths[column]) for text in texts.get(column, ())]
+        limit = widths.get(column, 0)
+        texts[column] = [
+            text if cell_len(text) <= limit else set_cell_size(text, limit - 1).rstrip() + "…"
+            for text in texts.get(column, ())
+        ]
     _narrow(widths, dict.fromkeys(set(columns) - numeric - whole - set(shortened), MIN_FOLDED_WIDTH), rest)
     if sum(widths.values()) > rest:
         return _make_blocks(columns, rows)
@@ -214,10 +218,6 @@ def _make_blocks(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> T
 
 def _title(column: str) -> Text:
     return Text(column.replace("_", " "), style="bold")
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def cell(value: Any) -> str:

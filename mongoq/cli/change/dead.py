@@ -16,10 +16,9 @@ from mongoq.cli.base.arguments import (
     examples,
     queue_argument,
     where_option,
-    with_options,
 )
 from mongoq.cli.base.changes import Change, amount, with_change
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output, cell, progress
 from mongoq.cli.change.deletion import INTERRUPTED_DELETION

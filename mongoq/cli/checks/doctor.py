@@ -66,13 +66,12 @@ UNATTENDED = timedelta(minutes=1)
     help="Role whose rights the user is to have.",
 )
 @click.option("--spark", is_flag=True, help="Check Spark and Java too.")
-def doctor(*, max_age: timedelta, role: str, spark: bool, as_json: bool, **place: Any) -> None:
+def doctor(*, max_age: timedelta, role: str, spark: bool, output: Output, **place: Any) -> None:
     """Check server, collection and queues, and say what to do.
 
     Each line begins with ok, with problem, with warning for what works with limits, or with unknown where the user may
     not read what the check needs. Exits with 1 if there is a problem. It changes nothing.
     """
-    output = Output(as_json=as_json)
     found = 0
 
     def tell(check: str, finding: Finding) -> None:

@@ -211,13 +211,16 @@ class Supervisor:
                 os.set_blocking(number, False)
             before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, before)
-            for number in STOP_SIGNALS:
-                stack.callback(signal.signal, number, signal.signal(number, self._note))
-            stack.callback(signal.signal, signal.SIGCHLD, signal.signal(signal.SIGCHLD, _ignore))
-            yield reader
 
-    def _note(self, number: int, frame: object) -> None:
-        self._signals.append(signal.Signals(number))
+            def note(number: int, _frame: object) -> None:
+                self._signals.append(signal.Signals(number))
+
+            for number in STOP_SIGNALS:
+                stack.callback(signal.signal, number, signal.signal(number, note))
+            # Python writes no signal without a handler to the wake-up file.
+            ended = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+            stack.callback(signal.signal, signal.SIGCHLD, ended)
+            yield reader
 
     def _wait(self, wakeups: int) -> None:
         """Wait for a signal, a report, or the next time at which something is due."""
@@ -230,10 +233,6 @@ class Supervisor:
         with suppress(BlockingIOError):
             while os.read(wakeups, 512):
                 pass
-
-
-def _ignore(number: int, frame: object) -> None:
-    """Take SIGCHLD, so that Python writes it to the wake-up file: it writes no signal without a handler."""
 
 
 # --- one process -----------------------------------------------------------------------------------

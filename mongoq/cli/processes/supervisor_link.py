@@ -63,7 +63,7 @@ class SupervisorLink:
     def report_durations(self, process: WorkerProcess) -> None:
         """Report the handler calls since the last report, if there are any."""
         with self._durations_lock:  # a report that was taken by one thread goes before the end of the other
-            if taken := process.take_durations():
+            if process.durations is not None and (taken := process.durations.take()):
                 self.report(durations=taken)
 
     def report(self, **fields: Any) -> None:

@@ -64,6 +64,7 @@ class WorkerProcess:
         log_errors: what logs say of errors of handlers; ``None`` for what the target says.
 
     Attributes:
+        durations: the counts of the calls of handlers.
         has_ended: True when the worker has ended, and the process is about to.
     """
 
@@ -81,7 +82,7 @@ class WorkerProcess:
         self._find_server = find_server
         self._drain = drain
         self._link = link
-        self._durations = durations
+        self.durations = durations
         self._log_errors: LogErrors | None = log_errors
         self._made: Any = None
         self._engine: Engine | AsyncEngine | None = None
@@ -140,8 +141,8 @@ class WorkerProcess:
                     "a process that the module has forked comes back from it, and ends; the worker is its parent's"
                 )
                 os._exit(OPERATION_FAILED)
-        if self._durations is not None:
-            self._made.around(self._durations)
+        if self.durations is not None:
+            self._made.around(self.durations)
         if self._log_errors is not None and isinstance(self._made, Pipeline):
             self._made._whole = replace(self._made._whole, log_errors=self._log_errors)
         elif self._log_errors is not None:
@@ -250,10 +251,6 @@ class WorkerProcess:
             return future.result(READ_SECONDS + LOOP_SECONDS)
         finally:
             future.cancel()
-
-    def take_durations(self) -> list[Any]:
-        """Return the handler calls since the last call, for the report to the supervisor."""
-        return [] if self._durations is None else self._durations.take()
 
     # --- the end -----------------------------------------------------------------------------------
 
