@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,8 +18,10 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from mongoq.model.copies import Replayed
 from mongoq.model.encoding.error_text import escape_controls
 from mongoq.model.encoding.extended_json import JSON_OPTIONS, duration_text, time_text
+from mongoq.protocol.history.transfer import ImportResult
 
 PIPE_WIDTH = 1_000
 """Characters in a line of a table that goes to a file or to another program, at most."""
@@ -28,6 +31,8 @@ MIN_WIDTH = 16
 """Characters that a shortened text keeps in a narrow terminal."""
 MIN_FOLDED_WIDTH = 8
 """Characters of a column whose texts go on in the next line, at least."""
+REDRAW_SECONDS = 0.1
+"""Seconds from one drawing of a line of progress to the next, at least."""
 
 
 class Output:
@@ -49,16 +54,9 @@ class Output:
         rows: Iterable[Mapping[str, Any]],
         *,
         empty: str,
-        right: Collection[str] = (),
-        optional: Collection[str] = (),
-        shortened: Collection[str] = (),
+        **layout: Collection[str],
     ) -> None:
-        """Print rows, one JSON document each or one line of a table each; ``empty`` is said instead of no rows.
-
-        Columns of numbers, and those in ``right``, are aligned to the right. In a narrow terminal texts of the columns
-        ``shortened`` end with "…", and other texts go on in the next line. If that is not enough, each row is a block
-        of lines: numbers, ids and times are never cut.
-        """
+        """Print rows as JSON documents, or as a table of this ``layout``; ``empty`` is said instead of no rows."""
         if self.as_json:
             for row in rows:
                 self.document(row)
@@ -67,10 +65,7 @@ class Output:
         if not listed:
             self.line(empty)
             return
-        table = make_table(
-            columns, listed, right=right, optional=optional, shortened=shortened, width=self.console.width
-        )
-        self.console.print(table)
+        self.console.print(make_table(columns, listed, width=self.console.width, **layout))
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Print one JSON document in one line."""
@@ -84,13 +79,55 @@ class Output:
         """
         click.echo(printable(text, keep=keep), file=sys.stderr if self.as_json else sys.stdout)
 
+    def result(self, document: Mapping[str, Any], text: str) -> None:
+        """Print the result of a command: the document with ``--json``, else the sentence."""
+        if self.as_json:
+            self.document(document)
+        else:
+            self.line(text)
+
+    def refusals(self, done: Replayed | ImportResult) -> None:
+        """Print the items that were refused, a line each."""
+        for id, reason in done.refusals:
+            self.line(f"refused {id}: {reason}")
+        if done.refused > len(done.refusals):
+            self.line(f"refused {done.refused - len(done.refusals):,} more")
+
     def note(self, text: str) -> None:
         """Print a remark about the result to stderr."""
         click.echo(printable(text, keep=""), err=True)
 
-    def progress(self, text: str) -> AbstractContextManager[Any]:
-        """Return a block that shows a text with a spinner while it lasts, if a person looks at the terminal."""
-        return Console(stderr=True).status(Text(text)) if sys.stderr.isatty() else nullcontext()
+    @contextmanager
+    def explaining(self, explain: Callable[[], str]) -> Iterator[None]:
+        """Say after Ctrl-C in the block how far the command came; the exit code follows from the error."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.note(f"stopped; {explain()}")
+            raise
+
+
+@contextmanager
+def progress(*, prints: bool = False) -> Iterator[Callable[[int | None], None]]:
+    """Return a function that shows a number of items on stderr, if a person looks at the terminal; ``None`` erases it.
+
+    The line is erased at the end. ``prints`` says that the command prints results meanwhile: the line would mix with
+    them if they go to a terminal too.
+    """
+    is_shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+    drawn_at, width = float("-inf"), 0
+
+    def show(number: int | None) -> None:
+        nonlocal drawn_at, width
+        line, now = "" if number is None else f"{number:,} items", time.monotonic()
+        if is_shown and (width if number is None else now - drawn_at >= REDRAW_SECONDS):
+            click.echo("\r" + line.ljust(width) + ("" if line else "\r"), nl=False, err=True)
+            drawn_at, width = now, len(line)
+
+    try:
+        yield show
+    finally:
+        show(None)
 
 
 def discard_stdout() -> None:
@@ -119,16 +156,29 @@ def make_table(
     shortened: Collection[str] = (),
     width: int = PIPE_WIDTH,
 ) -> Table:
-    """Return a table of rows for a terminal of a width, as ``Output.table`` prints it."""
+    """Return a table of rows for a terminal of a width.
+
+    Columns of numbers, and those in ``right``, are aligned to the right; ``optional`` ones are left out if they are
+    empty. In a narrow terminal texts of the columns ``shortened`` end with "…", and other texts go on in the next line.
+    If that is not enough, each row is a block of lines: numbers, ids and times are never cut.
+    """
     columns = [column for column in columns if column not in optional or any(row.get(column) for row in rows)]
     texts = {column: [cell(row.get(column)) for row in rows] for column in columns}
-    numeric = {column for column in columns if column in right or all(_is_number(row.get(column)) for row in rows)}
+    numeric = {
+        column
+        for column in columns
+        if column in right or all(type(row.get(column)) in (int, float, type(None)) for row in rows)
+    }
     whole = {column for column in columns if any(isinstance(row.get(column), ObjectId | datetime) for row in rows)}
     widths = {column: max(map(cell_len, (column, *cells))) for column, cells in texts.items()}
     rest = width - COLUMN_GAP * (len(columns) - 1)
     _narrow(widths, dict.fromkeys(set(shortened) & set(columns), MIN_WIDTH), rest)
     for column in shortened:
-        texts[column] = [_cut(text, widths[column]) for text in texts.get(column, ())]
+        limit = widths.get(column, 0)
+        texts[column] = [
+            text if cell_len(text) <= limit else set_cell_size(text, limit - 1).rstrip() + "…"
+            for text in texts.get(column, ())
+        ]
     _narrow(widths, dict.fromkeys(set(columns) - numeric - whole - set(shortened), MIN_FOLDED_WIDTH), rest)
     if sum(widths.values()) > rest:
         return _make_blocks(columns, rows)
@@ -168,14 +218,6 @@ def _make_blocks(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> T
 
 def _title(column: str) -> Text:
     return Text(column.replace("_", " "), style="bold")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | None) and not isinstance(value, bool)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def cell(value: Any) -> str:

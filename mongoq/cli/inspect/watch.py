@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from mongoq.cli.base.arguments import COUNT, QUEUE
+from mongoq.cli.base.arguments import COUNT, queues_argument
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.base.errors import describe_driver_error
 from mongoq.cli.base.output import Output, make_table, printable
@@ -26,7 +25,6 @@ from mongoq.cli.inspect.queues import COLUMNS, OPTIONAL, RIGHT, no_queues, queue
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.insight import QueueInsight
-from mongoq.protocol_threads.insight import read_queues
 from mongoq.sync import Broker
 
 BUDGET = 20_000
@@ -41,7 +39,7 @@ HEADER_LINES = 2
 
 
 @click.command()
-@click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
+@queues_argument
 @click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
 @click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count each time.")
 @with_broker
@@ -53,7 +51,7 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
     """
 
     def read() -> list[QueueInsight]:
-        return broker._run_within(TIMEOUT_SECONDS, read_queues, names or None, budget=budget)
+        return broker.inspect(within=TIMEOUT_SECONDS).queues(names or None, budget=budget)
 
     with _ending():
         if output.as_json or not sys.stdout.isatty():
@@ -65,17 +63,13 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
 @contextmanager
 def _ending() -> Iterator[None]:
     """End the block quietly after Ctrl-C, and after a signal to end as well, which would leave no cursor."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         return
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _print_snapshots(read: Callable[[], list[QueueInsight]], interval: float, output: Output) -> None:

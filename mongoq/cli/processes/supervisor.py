@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.processes.child import MAX_CRASHES, Child, describe_exit
-from mongoq.cli.processes.file_watcher import FileWatcher
-from mongoq.cli.processes.supervisor_link import HALT, STOP
+from mongoq.cli.processes.supervisor_link import HALT, LINK_VARIABLE, STOP
 from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
+from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
 
 logger = logging.getLogger("mongoq.cli")
 
@@ -24,6 +29,18 @@ KILL_SECONDS = 10.0
 WATCH_SECONDS = 0.5
 """Seconds between two looks at the source files."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 30.0
+"""Seconds before a restart, after the first crash in a row and at most."""
+MAX_CRASHES = 5
+"""Crashes in a row after which a supervisor gives up."""
+STABLE_SECONDS = 30.0
+"""Seconds at work after which a crash is the first one of a new row."""
+SILENT_SECONDS = 10.0
+"""Seconds without a report after which a process counts as frozen."""
+NOT_STARTED = Health.of(["it has not started"])
+IGNORED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}
+VENV_FILE = "pyvenv.cfg"
+"""File at the top of a virtual environment, whatever its folder is called."""
 
 
 class Supervisor:
@@ -64,13 +81,16 @@ class Supervisor:
         with self._wakeups() as wakeups:
             try:
                 while self._has_work():
-                    self._start_due()
+                    for child in self.children:
+                        self._start_if_due(child)
                     self._wait(wakeups)
                     self._obey_signals()
                     for child in self.children:
                         child.read_reports()
                         self._settle_end(child)
-                        self._kill_overdue(child)
+                        if child.kill_if_overdue():
+                            text = "%s has not ended in time, and is killed; its items come back when their leases end"
+                            logger.error(text, child)
                     self._restart_on_change()
             except BaseException:
                 for child in self.children:  # none stays behind an error of the supervisor itself
@@ -96,15 +116,14 @@ class Supervisor:
 
     # --- starts and ends ---------------------------------------------------------------------------
 
-    def _start_due(self) -> None:
-        for child in self.children:
-            if child.start_at is not None and child.start_at <= time.monotonic():
-                try:
-                    child.start()
-                except OSError as error:
-                    self._restart(child, f"cannot start: {error}")
-                else:
-                    logger.info("%s of %d starts", child, len(self.children))
+    def _start_if_due(self, child: Child) -> None:
+        if child.start_at is not None and child.start_at <= time.monotonic():
+            try:
+                child.start()
+            except OSError as error:
+                self._restart(child, f"cannot start: {error}")
+            else:
+                logger.info("%s of %d starts", child, len(self.children))
 
     def _settle_end(self, child: Child) -> None:
         """Decide what follows when a process has ended."""
@@ -152,7 +171,7 @@ class Supervisor:
         logger.info("%s%s changed: workers start again", changes[0], more)
         for child in self.children:
             if child.is_running:
-                self._order(child, STOP)
+                child.order(STOP)
             else:
                 child.start_at = time.monotonic()
 
@@ -168,26 +187,13 @@ class Supervisor:
             else:
                 logger.info("%s: workers end at once", number.name)
                 for child in self.children:
-                    self._order(child, HALT, grace=0)
+                    child.order(HALT, grace=0)
 
     def _stop(self) -> None:
         self._is_stopping = True
         for child in self.children:
             child.start_at = None
-            self._order(child, STOP)
-
-    def _order(self, child: Child, order: bytes, *, grace: float | None = None) -> None:
-        if child.is_running:
-            child.stopping = True
-            child.order(order)
-            kill_at = time.monotonic() + (child.grace if grace is None else grace) + KILL_SECONDS
-            child.kill_at = kill_at if child.kill_at is None else min(child.kill_at, kill_at)
-
-    def _kill_overdue(self, child: Child) -> None:
-        if child.is_running and child.kill_at is not None and child.kill_at <= time.monotonic():
-            logger.error("%s has not ended in time, and is killed; its items come back when their leases end", child)
-            child.kill()
-            child.kill_at = None
+            child.order(STOP)
 
     # --- waits -------------------------------------------------------------------------------------
 
@@ -205,13 +211,16 @@ class Supervisor:
                 os.set_blocking(number, False)
             before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, before)
-            for number in STOP_SIGNALS:
-                stack.callback(signal.signal, number, signal.signal(number, self._note))
-            stack.callback(signal.signal, signal.SIGCHLD, signal.signal(signal.SIGCHLD, _ignore))
-            yield reader
 
-    def _note(self, number: int, frame: object) -> None:
-        self._signals.append(signal.Signals(number))
+            def note(number: int, _frame: object) -> None:
+                self._signals.append(signal.Signals(number))
+
+            for number in STOP_SIGNALS:
+                stack.callback(signal.signal, number, signal.signal(number, note))
+            # Python writes no signal without a handler to the wake-up file.
+            ended = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+            stack.callback(signal.signal, signal.SIGCHLD, ended)
+            yield reader
 
     def _wait(self, wakeups: int) -> None:
         """Wait for a signal, a report, or the next time at which something is due."""
@@ -226,5 +235,204 @@ class Supervisor:
                 pass
 
 
-def _ignore(number: int, frame: object) -> None:
-    """Take SIGCHLD, so that Python writes it to the wake-up file: it writes no signal without a handler."""
+# --- one process -----------------------------------------------------------------------------------
+
+
+class Child:
+    """One worker process, and its successors.
+
+    Attributes:
+        number: its number, from 1.
+        start_at: time of the next start (``time.monotonic``); ``None`` if none is due.
+        kill_at: time at which the process is killed if it has not ended; ``None`` before it is told to end.
+        crashes: crashes in a row.
+        lasting: True if the process has reported an error that a restart would meet again.
+        stopping: True when the process was told to stop; set by the supervisor, cleared by a start.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        durations: RunDurations | None = None,
+    ) -> None:
+        self.number = number
+        self._arguments = arguments
+        self._environment = environment
+        self._durations = durations
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._received = b""
+        self._started = self._reported = 0.0
+        self._health = NOT_STARTED
+        self._was_ready = False
+        self.start_at: float | None = time.monotonic()
+        self.kill_at: float | None = None
+        self.grace = float(DRAIN_GRACE_SECONDS)
+        self.crashes = 0
+        self.lasting = self.stopping = False
+
+    def __str__(self) -> str:
+        """Name the process, as log lines do."""
+        return f"worker {self.number}" + (f" (pid {self._process.pid})" if self._process is not None else "")
+
+    @property
+    def is_running(self) -> bool:
+        """True from the start of the process until its exit code was read."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: the system has no process left, or no file.
+        """
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "mongoq", "worker", *self._arguments]
+        environment = {**os.environ, **self._environment, LINK_VARIABLE: str(theirs.fileno())}
+        self.start_at = None
+        try:
+            # Blocked until the link is there: Ctrl-C in an interpreter that starts would print a traceback.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            theirs.close()
+        ours.setblocking(False)
+        self._link, self._received = ours, b""
+        self._started = self._reported = time.monotonic()
+        self._health, self._was_ready = NOT_STARTED, False
+        self.kill_at, self.lasting, self.stopping = None, False, False
+
+    def fileno(self) -> int:
+        """Return the number of the link, for ``select``; -1 if there is none."""
+        return -1 if self._link is None else self._link.fileno()
+
+    def order(self, order: bytes, *, grace: float | None = None) -> None:
+        """Tell the process to stop, and have it killed unless it has ended some seconds after its grace."""
+        if not self.is_running:
+            return
+        if self._link is not None:
+            with suppress(OSError):  # a process that is about to end may not take it any more
+                self._link.send(order)
+        self.stopping = True
+        kill_at = time.monotonic() + (self.grace if grace is None else grace) + KILL_SECONDS
+        self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
+
+    def kill_if_overdue(self) -> bool:
+        """Kill the process if its time to end is over, and return whether; its items come back after their leases."""
+        if self._process is None or self.kill_at is None or self.kill_at > time.monotonic():
+            return False
+        self._process.kill()
+        self.kill_at = None
+        return True
+
+    def read_reports(self) -> None:
+        """Read what the process has reported since the last call."""
+        while self._link is not None:
+            try:
+                received = self._link.recv(65536)
+            except BlockingIOError:
+                return
+            except OSError:
+                received = b""
+            if not received:
+                self._close_link()
+                return
+            *lines, self._received = (self._received + received).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, report: dict[str, Any]) -> None:
+        self._reported = time.monotonic()
+        self.lasting = self.lasting or "lasting" in report
+        self.grace = report.get("grace", self.grace)
+        if "unready" in report:
+            self._health = Health.of(report["unready"], report["notes"])
+            self._was_ready = self._was_ready or self._health.healthy
+        if self._durations is not None:
+            self._durations.add(report.get("durations", []))
+
+    def take_exit_code(self) -> int | None:
+        """Return the exit code of a process that has ended, once; negative for a signal. ``None`` while it runs."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            self.read_reports()
+            self._close_link()
+            self._process, self.kill_at = None, None
+            self._health = NOT_STARTED
+        return code
+
+    def count_crash(self) -> float:
+        """Count a crash, and return the seconds to wait before the next start."""
+        if self._was_ready and time.monotonic() > self._started + STABLE_SECONDS:
+            self.crashes = 0
+        self.crashes += 1
+        return float(min(FIRST_BACKOFF_SECONDS * 2 ** (self.crashes - 1), MAX_BACKOFF_SECONDS))
+
+    def health(self) -> Health:
+        """Return whether the process consumes just now."""
+        silent = time.monotonic() - self._reported
+        reasons: Sequence[str] = self._health.reasons
+        if self.is_running and silent > SILENT_SECONDS:
+            reasons = (f"it has not reported for {silent:.0f} s",)
+        name = f"worker {self.number}: "
+        return Health.of((name + reason for reason in reasons), (name + note for note in self._health.notes))
+
+    def _close_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process has ended, as a sentence goes on after its name."""
+    if code >= 0:
+        return f"has ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}"
+
+
+# --- source files ----------------------------------------------------------------------------------
+
+
+class FileWatcher:
+    """Compares the ``.py`` files of a folder with what they were at the last look.
+
+    It reads the times of the files, since notifications of the system would need a package for each system.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = self._scan()
+
+    def find_changes(self) -> list[str]:
+        """Return the files that were written, added or removed since the last call, as paths below the folder."""
+        before, self._files = self._files, self._scan()
+        changed = {path for path, state in before.items() ^ self._files.items()}
+        return sorted(os.path.relpath(path, self._folder) for path in changed)
+
+    def _scan(self) -> dict[str, tuple[int, int]]:
+        """Return time and size of each file; a file that is replaced may be missing for a moment."""
+        files: dict[str, tuple[int, int]] = {}
+        for folder, below, names in os.walk(self._folder):
+            if VENV_FILE in names:
+                below.clear()
+                continue
+            below[:] = [name for name in below if name not in IGNORED_FOLDERS and not name.startswith(".")]
+            for name in names:
+                if name.endswith(".py"):
+                    path = os.path.join(folder, name)  # noqa: PTH118 - a Path for each file takes most of the time
+                    try:
+                        state = os.stat(path)  # noqa: PTH116
+                    except OSError:
+                        continue
+                    files[path] = state.st_mtime_ns, state.st_size
+        return files

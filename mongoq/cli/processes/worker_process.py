@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import signal
@@ -21,7 +20,7 @@ import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.supervisor_link import SupervisorLink
-from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, UserRefused, check_made, load
+from mongoq.cli.processes.target import KINDS, TargetUnusable, UserRefused, has_coroutines, load, make
 from mongoq.drivers.errors import is_refused_user
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, GraphInvalid, ServerUnavailable, StageStopped
@@ -32,7 +31,6 @@ from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.aio.worker import AsyncWorker
 from mongoq.worker.consumer import LogErrors
-from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.signals import SIGNALS, stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
@@ -64,6 +62,10 @@ class WorkerProcess:
         link: the connection to the supervisor; ``None`` without one.
         durations: counts the calls of handlers; ``None`` to count none.
         log_errors: what logs say of errors of handlers; ``None`` for what the target says.
+
+    Attributes:
+        durations: the counts of the calls of handlers.
+        has_ended: True when the worker has ended, and the process is about to.
     """
 
     def __init__(
@@ -80,13 +82,13 @@ class WorkerProcess:
         self._find_server = find_server
         self._drain = drain
         self._link = link
-        self._durations = durations
+        self.durations = durations
         self._log_errors: LogErrors | None = log_errors
         self._made: Any = None
         self._engine: Engine | AsyncEngine | None = None
         self._brokers: list[Broker | AsyncBroker] = []
         self._signals = 0
-        self._ended = False
+        self.has_ended = False
         self._loop = asyncio.Runner()
 
     def run(self) -> None:
@@ -100,61 +102,55 @@ class WorkerProcess:
         """
         if self._link is not None:
             self._link.start(self)
-        process = os.getpid()
         try:
             with _terminated_while_loading():
+                self._load()
+            # Not before: the module may have installed handlers of its own, which are called as well.
+            with stop_on_signals(self.hear):
                 try:
-                    self._load()
+                    self._work()
                 finally:
-                    _end_forked_child(process)
-            self._run()
+                    self.has_ended = True
+                    self._ignore_signals()
+                    self._close_brokers()
+            if self._drain and self.engine is not None and self.engine.interrupted:
+                logger.warning("%s has stopped before its queues were empty", self._path)
+                raise click.exceptions.Exit(INTERRUPTED)
         except _Terminated:
             self._end_unstarted()
         except (*LASTING_ERRORS, OperationFailure) as error:
             if self._link is not None and (isinstance(error, LASTING_ERRORS) or is_refused_user(error)):
-                self._link.report_lasting_error()
+                self._link.report(lasting=True)  # a restart would fail in the same way
             raise
         finally:
-            self._end()
+            self.has_ended = True
+            if self._link is not None:
+                self._link.report_durations(self)
+            self._ignore_signals()
+            self._loop.close()
+            _warn_of_threads()
 
     def _load(self) -> None:
-        found = load(self._path)
-        if isinstance(found, KINDS):
-            self._made = found
-        else:
-            self._made = self._call(Factory(self._path, found))
-            check_made(self._path, self._made)
-        if self._durations is not None:
-            self._made.around(self._durations)
-        if self._log_errors is not None:
-            _set_log_errors(self._made, self._log_errors)
+        process = os.getpid()
+        try:
+            found = load(self._path)
+            self._made = found if isinstance(found, KINDS) else make(self._path, found, self._connect, self._loop)
+        finally:
+            if os.getpid() != process:  # a child that the module has forked
+                logger.error(
+                    "a process that the module has forked comes back from it, and ends; the worker is its parent's"
+                )
+                os._exit(OPERATION_FAILED)
+        if self.durations is not None:
+            self._made.around(self.durations)
+        if self._log_errors is not None and isinstance(self._made, Pipeline):
+            self._made._whole = replace(self._made._whole, log_errors=self._log_errors)
+        elif self._log_errors is not None:
+            self._made._log_errors = self._log_errors
         if self._link is not None:
-            self._link.report_loaded(self.grace)
-
-    def _run(self) -> None:
-        # Not before: the module may have installed handlers of its own, which are called as well.
-        with stop_on_signals(self.hear):
-            try:
-                self._work()
-            finally:
-                interrupted = self._drain and self.engine is not None and self.engine.interrupted
-                self._ended = True
-                self._ignore_signals()
-                self._close_brokers()
-        if interrupted:
-            logger.warning("%s has stopped before its queues were empty", self._path)
-            raise click.exceptions.Exit(INTERRUPTED)
+            self._link.report(grace=self.grace)
 
     # --- the target --------------------------------------------------------------------------------
-
-    def _call(self, factory: Factory) -> Any:
-        broker = () if factory.broker is None else (self._connect(factory.broker),)
-        if factory.asynchronous or factory.broker is AsyncBroker:
-            return self._loop.run(factory.make_async(*broker))
-        made = factory.make(*broker)
-        if inspect.isawaitable(made):  # a plain function, such as a lambda, around a coroutine function
-            return self._loop.run(factory.resolve(made))
-        return made
 
     def _connect(self, kind: type[Any]) -> Any:
         """Return the broker of a factory or of a pipeline; one that is there already if it is of this kind."""
@@ -169,29 +165,22 @@ class WorkerProcess:
     def _work(self) -> None:
         made = self._made
         if isinstance(made, Pipeline):
-            self._run_pipeline(made)
+            grace, heartbeat = timedelta(seconds=DRAIN_GRACE_SECONDS), timedelta(seconds=HEARTBEAT_SECONDS)
+            options = {"grace": grace, "heartbeat": heartbeat, "signals": False}
+            if has_coroutines(made):
+                self._loop.run(self._run_pipeline_async(made, self._connect(AsyncBroker), options))
+                return
+            # The run of drain() would be out of reach of a signal.
+            run = made._make_run(self._connect(Broker), None, **options)
+            self._engine = run._engine
+            with run._start(drain=self._drain):
+                run.wait()
             return
         if made._broker not in self._brokers:
             self._brokers.append(made._broker)
+        running = made.run(drain=self._drain, signals=False)
         if isinstance(made, AsyncWorker):
-            self._loop.run(made.run(drain=self._drain, signals=False))
-        else:
-            made.run(drain=self._drain, signals=False)
-
-    def _run_pipeline(self, pipeline: Pipeline) -> None:
-        options = {
-            "grace": timedelta(seconds=DRAIN_GRACE_SECONDS),
-            "heartbeat": timedelta(seconds=HEARTBEAT_SECONDS),
-            "signals": False,
-        }
-        if _has_coroutines(pipeline):
-            self._loop.run(self._run_pipeline_async(pipeline, self._connect(AsyncBroker), options))
-            return
-        # The run of drain() would be out of reach of a signal.
-        run = pipeline._make_run(self._connect(Broker), None, **options)
-        self._engine = run._engine
-        with run._start(drain=self._drain):
-            run.wait()
+            self._loop.run(running)
 
     async def _run_pipeline_async(self, pipeline: Pipeline, broker: AsyncBroker, options: dict[str, Any]) -> None:
         run = await pipeline._make_async_run(broker, None, drain=self._drain, **options)
@@ -214,17 +203,12 @@ class WorkerProcess:
         own = getattr(self._made, "_grace", None)  # a pipeline has none, nor has a target that still loads
         return float(DRAIN_GRACE_SECONDS) if own is None else float(own.total_seconds())
 
-    @property
-    def has_ended(self) -> bool:
-        """True when the worker has ended, and the process is about to."""
-        return self._ended
-
     def hear(self) -> None:
         """Stop on a signal, in good order on the first one; called in the main thread.
 
         A second signal stops at once; below a supervisor its word does, since each signal may come twice.
         """
-        if self._ended:
+        if self.has_ended:
             return
         engine = self.engine
         if engine is None:  # the server does not answer yet, so nothing is reserved
@@ -242,7 +226,7 @@ class WorkerProcess:
 
     def health(self) -> Health:
         """Return whether this process consumes just now."""
-        if self._ended:
+        if self.has_ended:
             return Health.of(["the worker has ended"])
         return Health.of(["it has not started"]) if self.engine is None else self.engine.health()
 
@@ -254,24 +238,19 @@ class WorkerProcess:
 
         And the errors of the server.
         """
-        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker
+        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker, read_broker_async
 
-        if self.engine is None or self._ended:
+        if self.engine is None or self.has_ended:
             raise ServerUnavailable("the worker has not started yet, or has ended")
         broker = self._brokers[-1]
         if isinstance(broker, Broker):
-            return broker._run_within(READ_SECONDS, read_broker)
-        work = broker._run_within(READ_SECONDS, read_broker)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop.get_loop())
+            return read_broker(broker)
+        future = asyncio.run_coroutine_threadsafe(read_broker_async(broker), self._loop.get_loop())
         try:
             # A handler that blocks the event loop blocks the reading too.
             return future.result(READ_SECONDS + LOOP_SECONDS)
         finally:
             future.cancel()
-
-    def take_durations(self) -> list[Any]:
-        """Return the handler calls since the last call, for the report to the supervisor."""
-        return [] if self._durations is None else self._durations.take()
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -289,14 +268,6 @@ class WorkerProcess:
         if self._link is not None:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-
-    def _end(self) -> None:
-        self._ended = True
-        if self._link is not None:
-            self._link.report_durations(self)
-        self._ignore_signals()
-        self._loop.close()
-        _warn_of_threads()
 
 
 class _Terminated(KeyboardInterrupt):
@@ -332,13 +303,6 @@ def _terminated_while_loading() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _end_forked_child(process: int) -> None:
-    """End this process if it is a child that the module has forked: the worker belongs to its parent."""
-    if os.getpid() != process:
-        logger.error("a process that the module has forked comes back from it, and ends; the worker is its parent's")
-        os._exit(OPERATION_FAILED)
-
-
 def _warn_of_threads() -> None:
     """Log the threads that keep the process from ending: a supervisor kills it after a while."""
     names = [
@@ -353,17 +317,3 @@ def _warn_of_threads() -> None:
 
 async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:
     return await mongoq.connect_async(**arguments)
-
-
-def _set_log_errors(made: Any, log_errors: LogErrors) -> None:
-    if isinstance(made, Pipeline):
-        made._whole = replace(made._whole, log_errors=log_errors)
-    else:
-        made._log_errors = log_errors
-
-
-def _has_coroutines(pipeline: Pipeline) -> bool:
-    graph = pipeline.graph
-    checks = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-    handlers = [stage.handler for stage in graph.stages] + [source.handler for source in graph.sources]
-    return any(is_function(check, handler) for handler in handlers for check in checks)

@@ -48,13 +48,13 @@ from mongoq.protocol.push.push import (
     _one_each,
     _record,
     _transactions,
-    check_due,
-    check_headers,
     logger,
     remember_time,
 )
 from mongoq.protocol.push.push import Draft as Draft
 from mongoq.protocol.push.push import Push as Push
+from mongoq.protocol.push.push import check_due as check_due
+from mongoq.protocol.push.push import check_headers as check_headers
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_once, retry_until_reply

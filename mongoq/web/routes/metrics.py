@@ -9,6 +9,7 @@ from typing import Any
 from anyio import to_thread
 from fastapi import APIRouter, HTTPException, Response
 
+from mongoq.aio import AsyncBroker
 from mongoq.web.client import BrokerClient
 from mongoq.web.services import Services
 
@@ -50,7 +51,7 @@ class _Scrapes:
         try:
             from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-            from mongoq.monitoring.prometheus import BrokerCollector, read_broker
+            from mongoq.monitoring.prometheus import BrokerCollector, read_broker, read_broker_async
         except ImportError as error:
             raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, NEEDED_EXTRA) from error
         if self._parts is None:
@@ -58,6 +59,8 @@ class _Scrapes:
             registry.register(collector)
             self._parts = registry, collector
         registry, collector = self._parts
-        await collector.refresh_async(partial(self._client.read, read_broker, within=SCRAPE_SECONDS))
+        broker = await self._client.open()
+        read = read_broker_async if isinstance(broker, AsyncBroker) else read_broker
+        await collector.refresh_async(partial(self._client.call, read, broker, within=SCRAPE_SECONDS))
         # In a thread: with thousands of queues, the text alone would hold up the event loop.
         return Response(await to_thread.run_sync(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
