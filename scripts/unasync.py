@@ -341,7 +341,8 @@ class Twins:
                 or not node.module.startswith(_module(SHARED))
             ):
                 continue
-            twinned, plain = [], []
+            twinned: list[str] = []
+            plain: list[str] = []
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 is_twin = (
@@ -385,7 +386,7 @@ def _used(statement: ast.AST) -> set[str]:
     """The names of the module that a statement uses, or exports by ``__all__``."""
     used = _free(statement)
     if "__all__" in used:
-        used |= {node.value for node in ast.walk(statement) if isinstance(node, ast.Constant)}
+        used |= {str(node.value) for node in ast.walk(statement) if isinstance(node, ast.Constant)}
     return used
 
 
