@@ -14,22 +14,14 @@ from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
-from mongoq.web import addresses, link
+from mongoq.web import addresses, api, link
 from mongoq.web.access import Access, Users, check_access
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
-from mongoq.web.pages import changes, editing
 from mongoq.web.pages import routes as pages
-from mongoq.web.pages import schedules as schedule_pages
-from mongoq.web.pages import settings as settings_page
-from mongoq.web.pages.feed import Feed
-from mongoq.web.pages.render import Renderer
+from mongoq.web.pages.views import show_problem
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
-from mongoq.web.readings import LetterReadings, QueueReadings
-from mongoq.web.routes import dead_set, history, items, letters, queues, schedules, settings, system
-from mongoq.web.routes import pipelines as pipeline_calls
-from mongoq.web.routes.metrics import make_router as make_metrics_router
 from mongoq.web.services import Services
 
 MAX_BULK = 10_000
@@ -93,29 +85,16 @@ def create_app(
         responses=RESPONSES,
         redirect_slashes=False,  # it would name the host that a proxy has called
     )
-    for module in (queues, settings, items, letters, history, pipeline_calls, system, schedules, dead_set):
-        app.include_router(module.make_router(services))
-    app.include_router(make_metrics_router(services))
+    app.include_router(api.make_router(services))
     if isinstance(access, link.SecretLink):
         app.include_router(access.make_router())
-    renderer = Renderer()
-    readings, letter_readings = QueueReadings(client), LetterReadings(client)
-    app.state.feed = Feed(readings.read_numbers, lambda: readings.pause)
-    for router in (
-        pages.make_router(services, renderer, readings, letter_readings, app.state.feed),
-        changes.make_router(services, renderer, letter_readings),
-        schedule_pages.make_router(services, renderer),
-        settings_page.make_router(services, renderer),
-        editing.make_router(services, renderer),
-    ):
-        app.include_router(router)
-    show_page = partial(pages.show_problem, renderer)
-    add_handlers(app, show_page)
-    app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)
+    app.include_router(pages.make_router(services))
+    app.state.feed = services.feed
+    add_handlers(app, show_problem)
     app.root_path = addresses.check_root_path(root_path, _find_paths(app))
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents
     options: dict[str, Any] = {"access": check_access(access), "origins": addresses.check_origins(origins)}
-    app.add_middleware(Guard, show_page=show_page, **options)
+    app.add_middleware(Guard, show_page=show_problem, **options)
     return app
 
 

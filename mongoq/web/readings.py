@@ -7,34 +7,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from anyio import Lock
 
-from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.dead_letters import FailureGroup
 from mongoq.protocol.insight import QueueInsight, read_queues
 from mongoq.web.client import BrokerClient
 
 T = TypeVar("T")
-Groups = tuple[list[FailureGroup], bool]
-"""Groups of dead letters, and whether there are letters that were not grouped."""
 MIN_PAUSE_SECONDS = 5.0
 """Seconds between two readings, at least."""
 MAX_PAUSE_SECONDS = 180.0
 """Seconds between two readings, at most."""
 SHARE = 200
 """Part of the time in which a reading may be under way: half a hundredth, because a page has two of them."""
-GROUPED_LETTERS = 100_000
-"""Dead letters that are grouped, at most."""
-MAX_GROUPS = 100
-"""Groups of dead letters, at most."""
-MAX_DEAD_QUEUES = 100
-"""Dead queues whose groups are kept."""
-MAX_PAGES = 100
-"""Pages that are kept for their readers."""
+MAX_KEPT = 100
+"""Values by key that are kept for their readers, of each kind."""
 SAMPLE_SECONDS = 60.0
 """Seconds between two samples of the throughput, at least."""
 SAMPLES = 60
@@ -57,17 +46,16 @@ class SharedReading(Generic[T]):
 
     Args:
         read: coroutine function that reads the value.
-        clock: returns seconds.
 
     Attributes:
         began_at: time at which the last reading began, on the clock.
         read_at: time at which it ended.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
         self.began_at = self.read_at = 0.0
         self._read = read
-        self._clock = clock
+        self._clock = time.monotonic
         self._lock = Lock()
         self._values: list[T] = []
         self._seconds: deque[float] = deque(maxlen=2)
@@ -100,66 +88,27 @@ class SharedReading(Generic[T]):
             return self._values[0]
 
 
-class PageReadings:
-    """Pages as the script of open pages asks for them again and again: each is made once for all its readers.
+class SharedReadings(Generic[T]):
+    """Values by key, each of which all callers share: pages as open pages ask for them, groups of dead letters."""
 
-    Args:
-        clock: returns seconds; another one only in tests.
-    """
+    def __init__(self) -> None:
+        self._readings: dict[tuple[Any, ...], SharedReading[T]] = {}
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._readings: dict[Any, SharedReading[bytes]] = {}
-
-    async def read(self, key: Any, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, float]:
-        """Return the page of a key, and the seconds until a newer one can be had; 0 for a page that was just made."""
-        reading = self._readings.pop(key, None) or SharedReading(make, self._clock)
+    async def read(self, key: tuple[Any, ...], make: Callable[[], Awaitable[T]]) -> tuple[T, float]:
+        """Return the value of a key, and the seconds until a newer one can be had; 0 for one that was just made."""
+        reading = self._readings.pop(key, None) or SharedReading(make)
         self._readings[key] = reading  # the last of the dictionary is the one used last
-        while len(self._readings) > MAX_PAGES:
+        while len(self._readings) > MAX_KEPT:
             del self._readings[next(iter(self._readings))]
-        asked = self._clock()
-        page = await reading.get()
+        asked = time.monotonic()
+        value = await reading.get()
         is_new = reading.began_at >= asked
-        return page, 0.0 if is_new else max(0.0, reading.read_at + reading.pause - self._clock())
+        return value, 0.0 if is_new else max(0.0, reading.read_at + reading.pause - time.monotonic())
 
-    def forget(self, key: Any) -> None:
-        """Make the page anew at the next call, because a reader has just seen a newer one."""
-        self._readings.pop(key, None)
-
-
-class LetterReadings:
-    """Groups of the letters of dead queues, which all callers share.
-
-    Args:
-        client: client of the broker.
-        clock: returns seconds; another one only in tests.
-    """
-
-    def __init__(self, client: BrokerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
-        self._clock = clock
-        self._readings: dict[tuple[str, str | None], SharedReading[Groups]] = {}
-
-    async def read(self, letters: Any) -> Groups:
-        """Return the groups of a dead queue, and whether it holds more letters than were grouped."""
-        key = letters.name, letters._context.letters_of
-        if key not in self._readings:
-            while len(self._readings) >= MAX_DEAD_QUEUES:
-                del self._readings[next(iter(self._readings))]
-            self._readings[key] = SharedReading(partial(self._group, letters), self._clock)
-        return await self._readings[key].get()
-
-    def forget(self, name: str) -> None:
-        """Have the groups of a dead queue read anew: a reader has just changed them."""
-        for key in [key for key in self._readings if key[0] == name]:
-            self._readings.pop(key, None)
-
-    async def _group(self, letters: Any) -> Groups:
-        every = dead_letters.selection(letters._context, ids=None, where=None, stage=None, reason=None, error=None)
-        groups: Groups = await self._client.read(
-            dead_letters.group_letters, every, handle=letters, limit=GROUPED_LETTERS, groups=MAX_GROUPS
-        )
-        return groups
+    def forget(self, *key: Any) -> None:
+        """Read the values anew whose keys begin like this, because a reader has seen newer ones or changed them."""
+        for each in [each for each in self._readings if each[: len(key)] == key]:
+            del self._readings[each]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +142,11 @@ class QueueReadings:
 
     Args:
         client: client of the broker.
-        clock: returns seconds; another one only in tests.
     """
 
-    def __init__(self, client: BrokerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: BrokerClient) -> None:
         self._client = client
-        self._reading: SharedReading[list[QueueInsight]] = SharedReading(self._read_queues, clock)
+        self._reading: SharedReading[list[QueueInsight]] = SharedReading(self._read_queues)
         self._samples: deque[Sample] = deque(maxlen=SAMPLES + 1)
         self._sampled_at = datetime.min.replace(tzinfo=UTC)
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from typing import Annotated, Any
 
 import bson
-from anyio import to_thread
 from bson import ObjectId
 from bson.errors import BSONError
-from fastapi import HTTPException, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi import Query
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name, read_duration
 from mongoq.model.encoding.codec import PLAIN_OPTIONS
-from mongoq.model.encoding.extended_json import json_text, read_json, read_time
+from mongoq.model.encoding.extended_json import read_json, read_time
 from mongoq.protocol.history.query import Query as ItemQuery
 
 JSON_TYPE = "application/json"
@@ -30,8 +26,6 @@ MAX_LISTED = 1_000
 """Items in one answer, at most."""
 MAX_FILTER_CHARACTERS = 16_384
 """Characters of a filter in an address, at most."""
-LONG_BYTES = 65_536
-"""Bytes of a body from which on a thread reads it."""
 
 
 def _read_queue(text: str) -> str:
@@ -126,52 +120,6 @@ def to_time(value: datetime | timedelta | None, now: datetime) -> datetime | Non
         return now - value
     except OverflowError:
         return datetime.min.replace(tzinfo=UTC)
-
-
-class ExtendedJsonRequest(Request):
-    """Request whose body is extended JSON: ``{"$oid": …}`` is an ObjectId, ``{"$date": …}`` a time."""
-
-    async def json(self) -> Any:
-        """Return the value of the body.
-
-        Raises:
-            RequestValidationError: it is no JSON, or extended JSON that means no value.
-        """
-        if not hasattr(self, "_value"):
-            try:
-                body = await self.body()
-                # A large one takes seconds, in which the app is to answer others.
-                read = to_thread.run_sync(read_json, body) if len(body) > LONG_BYTES else None
-                self._value = read_json(body) if read is None else await read
-            except ValueError as error:  # a text that is not UTF-8 is one too
-                raise RequestValidationError([{"loc": ("body",), "msg": str(error), "type": "json"}]) from None
-        return self._value
-
-
-class ExtendedJsonRoute(APIRoute):
-    """Route for requests with extended JSON as their body."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of the route."""
-        handle = super().get_route_handler()
-
-        async def handle_extended(request: Request) -> Response:
-            # A form of another site can send any text, but none of this type without asking first.
-            if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != JSON_TYPE:
-                raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body as {JSON_TYPE}")
-            extended = ExtendedJsonRequest(request.scope, request.receive)
-            if request.method == "POST":
-                await extended.json()  # here, because FastAPI would replace the error by one without a reason
-            return await handle(extended)
-
-        return handle_extended
-
-
-def respond(document: Any, status: int = 200) -> Response:
-    """Return the response with a document in relaxed extended JSON."""
-    # A lone surrogate has no UTF-8: it is written as an escape, as JSON allows.
-    body = json_text(document).encode("utf-8", "backslashreplace")
-    return Response(body, status, media_type=JSON_TYPE)
 
 
 def make_cursor(rest: ItemQuery | None) -> str | None:
