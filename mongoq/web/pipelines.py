@@ -1,15 +1,16 @@
-"""Graphs of pipelines with the numbers of their queues, for the HTTP API and for drawing."""
+"""Graphs of pipelines with the numbers of their queues, for the HTTP API and as pictures."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.pipeline.graph.graph import Graph, Route, Stage
+from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.insight import QueueInsight
@@ -17,7 +18,6 @@ from mongoq.web.readings import DONE, FAILED
 
 NodeKind = Literal["source", "queue", "stage"]
 EdgeKind = Literal["from", "to", "otherwise", "errors"]
-NO_ITEMS = BoundedCount()
 LEAVING = (*DONE, "dead")
 """Events by which an item leaves a queue."""
 
@@ -45,6 +45,12 @@ class Node:
         """Name that no other node of the graph has."""
         return f"{self.kind}:{self.name}"
 
+    def to_document(self) -> dict[str, Any]:
+        """Return the node as values of JSON."""
+        state = None if self.queue is None else self.queue.to_document()
+        failed = {} if self.failed is None else {"failed": self.failed}
+        return {"id": self.id, "kind": self.kind, "name": self.name, "queue": state, **failed}
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -69,6 +75,12 @@ class Edge:
     queues: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
 
+    def to_document(self) -> dict[str, Any]:
+        """Return the edge as values of JSON."""
+        counted = {} if self.items is None else {"items": self.items.number, "exact": self.items.exact}
+        passed = {} if self.passed is None else {"passed": self.passed}
+        return {"kind": self.kind, "start": self.start, "end": self.end, **counted, **passed}
+
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
@@ -87,11 +99,8 @@ class Drawing:
 
     def to_document(self) -> dict[str, Any]:
         """Return the graph as values of JSON."""
-        return {
-            "name": self.name,
-            "nodes": list(map(_node_document, self.nodes)),
-            "edges": list(map(_edge_document, self.edges)),
-        }
+        nodes, edges = ([each.to_document() for each in parts] for parts in (self.nodes, self.edges))
+        return {"name": self.name, "nodes": nodes, "edges": edges}
 
 
 def check_pipelines(pipelines: Iterable[Any]) -> dict[str, Pipeline]:
@@ -118,59 +127,33 @@ def find_error_queues(pipelines: Iterable[Pipeline]) -> frozenset[str]:
 
 
 def make_drawing(graph: Graph, queues: Mapping[str, QueueInsight]) -> Drawing:
-    """Return nodes and edges of a graph, with the states of its queues."""
-    nodes = [Node("source", source.name) for source in graph.sources]
-    nodes += [Node("queue", name, queues.get(name)) for name in graph.queues]
-    nodes += [_make_stage(stage, queues) for stage in graph.stages]
-    edges = [Edge("to", f"source:{source.name}", f"queue:{source.target}") for source in graph.sources]
-    for stage in graph.stages:
-        edges += [_make_inlet(name, stage.name, queues) for name in stage.sources]
-    ways = Counter(route.stage.name for route in graph.routes if route.kind != "errors")
-    edges += [_make_outlet(route, queues, is_only=ways[route.stage.name] == 1) for route in graph.routes]
-    return Drawing(graph.name, tuple(nodes), tuple(edges))
-
-
-def _make_stage(stage: Stage, queues: Mapping[str, QueueInsight]) -> Node:
-    sources = tuple(stage.sources)
-    return Node("stage", stage.name, sources=sources, failed=_count_events(queues, sources, FAILED))
-
-
-def _make_inlet(queue: str, stage: str, queues: Mapping[str, QueueInsight]) -> Edge:
-    """Return the edge from a queue to a stage that takes its items."""
-    items = queues[queue].live if queue in queues else NO_ITEMS
-    passed = _count_events(queues, (queue,), LEAVING)
-    return Edge("from", f"queue:{queue}", f"stage:{stage}", items, passed, (queue,), LEAVING)
-
-
-def _make_outlet(route: Route, queues: Mapping[str, QueueInsight], *, is_only: bool) -> Edge:
-    """Return the edge from a stage to a queue.
+    """Return nodes and edges of a graph, with the states of its queues.
 
     An item that goes on is a move out of the stage's queue, whichever way it goes: only a stage with one way has a
     number on it. A join counts its items in another way.
     """
-    start, end = f"stage:{route.stage.name}", f"queue:{route.queue}"
-    is_known = route.kind == "errors" or (is_only and route.stage.join is None)
-    if not is_known:
-        return Edge(route.kind, start, end)
-    sources, events = tuple(route.stage.sources), ("dead",) if route.kind == "errors" else ("move",)
-    return Edge(route.kind, start, end, None, _count_events(queues, sources, events), sources, events)
 
+    def count(names: Iterable[str], events: Iterable[str]) -> int:
+        return sum(queues[name].events.get(event, 0) for name in names if name in queues for event in events)
 
-def _count_events(queues: Mapping[str, QueueInsight], names: Iterable[str], events: Iterable[str]) -> int:
-    counted = [queues[name].events for name in names if name in queues]
-    return sum(each.get(event, 0) for each in counted for event in events)
-
-
-def _node_document(node: Node) -> dict[str, Any]:
-    state = None if node.queue is None else node.queue.to_document()
-    failed = {} if node.failed is None else {"failed": node.failed}
-    return {"id": node.id, "kind": node.kind, "name": node.name, "queue": state, **failed}
-
-
-def _edge_document(edge: Edge) -> dict[str, Any]:
-    counted = {} if edge.items is None else {"items": edge.items.number, "exact": edge.items.exact}
-    passed = {} if edge.passed is None else {"passed": edge.passed}
-    return {"kind": edge.kind, "start": edge.start, "end": edge.end, **counted, **passed}
+    nodes = [Node("source", source.name) for source in graph.sources]
+    nodes += [Node("queue", name, queues.get(name)) for name in graph.queues]
+    edges = [Edge("to", f"source:{source.name}", f"queue:{source.target}") for source in graph.sources]
+    for stage in graph.stages:
+        sources = tuple(stage.sources)
+        nodes.append(Node("stage", stage.name, sources=sources, failed=count(sources, FAILED)))
+        for name in sources:
+            items = queues[name].live if name in queues else BoundedCount()
+            passed = count([name], LEAVING)
+            edges.append(Edge("from", f"queue:{name}", f"stage:{stage.name}", items, passed, (name,), LEAVING))
+    ways = Counter(route.stage.name for route in graph.routes if route.kind != "errors")
+    for route in graph.routes:
+        edge = Edge(route.kind, f"stage:{route.stage.name}", f"queue:{route.queue}")
+        if route.kind == "errors" or (ways[route.stage.name] == 1 and route.stage.join is None):
+            sources, events = tuple(route.stage.sources), ("dead",) if route.kind == "errors" else ("move",)
+            edge = replace(edge, passed=count(sources, events), queues=sources, events=events)
+        edges.append(edge)
+    return Drawing(graph.name, tuple(nodes), tuple(edges))
 
 
 # --- pictures -----------------------------------------------------------------------------------
@@ -182,16 +165,11 @@ GAP_X, GAP_Y = 40, 54
 MARGIN = 12
 LEFT = 40
 """Room on the left side, where ways back lead."""
-LABEL_CHARACTERS = 24
-"""Characters of a name in a node, at most; the whole name is its title."""
-
-
 RATES_WIDTH, RATES_HEIGHT = 120, 24
 """Size of a line of rates."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Line of the items a minute that have left a queue.
 
     Attributes:
@@ -215,37 +193,16 @@ def draw_rates(rates: list[float]) -> Rates:
     return Rates(" ".join(points) if len(rates) > 1 else "", rates[-1], most)
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A node with its place.
-
-    Attributes:
-        node: the node.
-        x: left side.
-        y: upper side.
-    """
+class Box(NamedTuple):
+    """A node, with its left and its upper side."""
 
     node: Node
     x: int
     y: int
 
-    @property
-    def label(self) -> str:
-        """Name of the node, shortened."""
-        name = self.node.name
-        return name if len(name) <= LABEL_CHARACTERS else f"{name[: LABEL_CHARACTERS - 1]}…"
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """An edge with its path.
-
-    Attributes:
-        edge: the edge.
-        path: commands of an SVG path.
-        x: left side of its number.
-        y: foot of its number; the rate stands below.
-    """
+class Line(NamedTuple):
+    """An edge, with the commands of its SVG path, and left side and foot of its number; the rate stands below."""
 
     edge: Edge
     path: str
@@ -253,12 +210,11 @@ class Line:
     y: int
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(NamedTuple):
     """Boxes and lines of a pipeline, and the size of the whole."""
 
-    boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    boxes: list[Box]
+    lines: list[Line]
     width: int
     height: int
 
@@ -270,27 +226,20 @@ def draw(drawing: Drawing) -> Picture:
     """
     failures = {f"queue:{name}" for name in drawing.error_queues}
     levels = _find_levels(drawing, failures)
-    used: dict[int, int] = defaultdict(int)
     boxes: dict[str, Box] = {}
-    for node in sorted(drawing.nodes, key=lambda node: levels[node.id]):
-        if node.id not in failures:
-            boxes[node.id] = _place(node, levels[node.id], used)
-    most = max(used.values(), default=0)
-    used = defaultdict(lambda: most)
-    for node in drawing.nodes:
-        if node.id in failures:
-            boxes[node.id] = _place(node, levels[node.id], used)
+    first = 0
+    for is_failure in (False, True):
+        used: dict[int, int] = defaultdict(partial(int, first))
+        for node in sorted(drawing.nodes, key=lambda node: levels[node.id]):
+            level = levels[node.id]
+            if (node.id in failures) is is_failure:
+                boxes[node.id] = Box(node, LEFT + used[level] * (WIDTH + GAP_X), MARGIN + level * (HEIGHT + GAP_Y))
+                used[level] += 1
+        first = max(used.values(), default=0)
     width = MARGIN + max(box.x for box in boxes.values()) + WIDTH
     height = MARGIN + max(box.y for box in boxes.values()) + HEIGHT
-    lines = tuple(_make_line(edge, boxes[edge.start], boxes[edge.end]) for edge in drawing.edges)
-    return Picture(tuple(boxes.values()), lines, width, height)
-
-
-def _place(node: Node, level: int, used: dict[int, int]) -> Box:
-    """Return the box of a node in the next place of a level."""
-    box = Box(node, LEFT + used[level] * (WIDTH + GAP_X), MARGIN + level * (HEIGHT + GAP_Y))
-    used[level] += 1
-    return box
+    lines = [_draw_line(edge, boxes[edge.start], boxes[edge.end]) for edge in drawing.edges]
+    return Picture(list(boxes.values()), lines, width, height)
 
 
 def _find_levels(drawing: Drawing, failures: set[str]) -> dict[str, int]:
@@ -320,7 +269,7 @@ def _find_levels(drawing: Drawing, failures: set[str]) -> dict[str, int]:
     return levels
 
 
-def _make_line(edge: Edge, start: Box, end: Box) -> Line:
+def _draw_line(edge: Edge, start: Box, end: Box) -> Line:
     """Return the path from a box to another one."""
     if edge.kind == "errors" and end.x > start.x:
         x1, y1, x2, y2 = start.x + WIDTH, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from http import HTTPStatus
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Annotated, Any, NamedTuple
-from uuid import UUID
 
 import bson
 from anyio import to_thread
-from bson import Binary, Decimal128, Int64, ObjectId
+from bson import Int64, ObjectId
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError, InvalidId
@@ -38,19 +36,11 @@ MAX_DIFFERENCES = 100
 """Differences that a preview shows, at most."""
 INT32 = range(-(2**31), 2**31)
 BYTES: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD)
-KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (bool, "bool"),
-    (str, "string"),
-    (Int64, "long"),
-    (float, "double"),
-    (datetime, "date"),
-    (ObjectId, "objectId"),
-    (Decimal128, "decimal"),
-    ((bytes, Binary, UUID), "binData"),
-    (Mapping, "object"),
-    (list, "array"),
-)
-"""Names of BSON types, as MongoDB spells them; the first that fits."""
+KINDS = {1: "double", 2: "string", 3: "object", 4: "array", 5: "binData", 7: "objectId", 8: "bool", 9: "date"}
+KINDS |= {10: "null", 11: "regex", 16: "int", 18: "long", 19: "decimal"}
+"""Types of BSON by their numbers, as MongoDB spells them."""
+MISSING: Any = object()
+"""Stands for a field that is not there."""
 
 
 class NotEditable(Exception):
@@ -93,22 +83,23 @@ class Difference(NamedTuple):
 
     Attributes:
         path: where it is, such as ``lines[2].city``; empty for the whole payload.
-        before: its value; ``None`` for a field that is new.
-        after: its value now; ``None`` for one that is gone.
-        kind_before: its type in BSON; empty for a field that is new.
-        kind_after: its type now; empty for one that is gone.
+        before: its value; ``MISSING`` for a field that is new.
+        after: its value now; ``MISSING`` for one that is gone.
     """
 
     path: str
     before: Any
     after: Any
-    kind_before: str
-    kind_after: str
 
     @property
-    def is_other_type(self) -> bool:
-        """True if a value has another type now, which a handler may not expect."""
-        return bool(self.kind_before and self.kind_after) and self.kind_before != self.kind_after
+    def kind_before(self) -> str:
+        """Its type in BSON; empty for a field that is new."""
+        return find_kind(self.before)
+
+    @property
+    def kind_after(self) -> str:
+        """Its type in BSON now; empty for one that is gone."""
+        return find_kind(self.after)
 
 
 def find_differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]:
@@ -116,31 +107,18 @@ def find_differences(before: Any, after: Any, path: str = "") -> Iterator[Differ
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in dict.fromkeys((*before, *after)):
             inner = f"{path}.{name}" if path else name
-            yield from _compare_field(before, after, name, inner)
+            yield from find_differences(before.get(name, MISSING), after.get(name, MISSING), inner)
     elif isinstance(before, list) and isinstance(after, list):
-        parts = [dict(enumerate(before)), dict(enumerate(after))]
-        for place in range(max(len(before), len(after))):
-            yield from _compare_field(parts[0], parts[1], place, f"{path}[{place}]")
-    elif kind_of(before) != kind_of(after) or (before != after and repr(before) != repr(after)):
-        yield Difference(path, before, after, kind_of(before), kind_of(after))
+        for place, (one, other) in enumerate(zip_longest(before, after, fillvalue=MISSING)):
+            yield from find_differences(one, other, f"{path}[{place}]")
+    elif find_kind(before) != find_kind(after) or (before != after and repr(before) != repr(after)):
+        yield Difference(path, before, after)
 
 
-def _compare_field(before: Mapping[Any, Any], after: Mapping[Any, Any], name: Any, path: str) -> Iterator[Difference]:
-    if name not in after:
-        yield Difference(path, before[name], None, kind_of(before[name]), "")
-    elif name not in before:
-        yield Difference(path, None, after[name], "", kind_of(after[name]))
-    else:
-        yield from find_differences(before[name], after[name], path)
-
-
-def kind_of(value: Any) -> str:
-    """Return the name of a value's type in BSON."""
-    if value is None:
-        return "null"
-    if type(value) is int:
-        return "int" if value in INT32 else "long"
-    return next((name for types, name in KINDS if isinstance(value, types)), type(value).__name__)
+def find_kind(value: Any) -> str:
+    """Return the name of a value's type in BSON; empty for one that is not there."""
+    # The number of the type comes behind the length of the document.
+    return "" if value is MISSING else KINDS.get(_encode(value)[4], type(value).__name__)
 
 
 @dataclass(slots=True)
