@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from anyio import Lock
 
@@ -111,8 +111,7 @@ class SharedReadings(Generic[T]):
             del self._readings[each]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """Numbers of events of each queue by a time.
 
     Attributes:
@@ -124,8 +123,7 @@ class Sample:
     events: Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
+class Throughput(NamedTuple):
     """Numbers of events as far as samples have been kept.
 
     Attributes:
@@ -145,8 +143,7 @@ class QueueReadings:
     """
 
     def __init__(self, client: BrokerClient) -> None:
-        self._client = client
-        self._reading: SharedReading[list[QueueInsight]] = SharedReading(self._read_queues)
+        self._reading: SharedReading[list[QueueInsight]] = SharedReading(partial(client.read, read_queues))
         self._samples: deque[Sample] = deque(maxlen=SAMPLES + 1)
         self._sampled_at = datetime.min.replace(tzinfo=UTC)
 
@@ -163,11 +160,12 @@ class QueueReadings:
     async def read(self) -> list[QueueInsight]:
         """Return the state of all queues: the last reading, or a new one if that is too old."""
         queues = await self._reading.get()
-        self._keep_sample(queues)
-        return queues
-
-    async def _read_queues(self) -> list[QueueInsight]:
-        queues: list[QueueInsight] = await self._client.read(read_queues)
+        read_at = self._reading.read_at
+        if not self._samples or read_at >= self._samples[-1].at + SAMPLE_SECONDS:
+            self._samples.append(Sample(read_at, {queue.name: queue.events for queue in queues}))
+            self._sampled_at = queues[0].read_at if queues else datetime.now(UTC)
+            while len(self._samples) > 1 and self._samples[1].at <= read_at - KEPT_SECONDS:
+                self._samples.popleft()
         return queues
 
     async def read_numbers(self) -> Any:
@@ -175,44 +173,32 @@ class QueueReadings:
         queues = await self.read()
         return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in queues]
 
-    def rates(self, queue: str, events: Collection[str] = DONE) -> list[float]:
-        """Return the numbers of events of a queue a minute, between each two samples.
+    def rates(self, queue: str) -> list[float]:
+        """Return how many items a minute have left a queue as they should, between each two samples."""
+        return [60 * number / seconds for number, seconds in self._count([queue], DONE)]
 
-        By default these are the items that have left it as they should.
-        """
-        samples = list(self._samples)
-        return [
-            60 * _count_between(before, after, queue, events) / (after.at - before.at)
-            for before, after in pairwise(samples)
-        ]
-
-    def measure(self, queues: Iterable[str], events: Collection[str]) -> Throughput | None:
+    def measure(self, queues: Collection[str], events: Collection[str]) -> Throughput | None:
         """Return how many events of some queues there were lately; ``None`` before the second sample."""
-        samples = list(self._samples)
-        if len(samples) < 2:
+        counted = self._count(queues, events)
+        if not counted:
             return None
-        names = tuple(queues)
-        numbers = [
-            sum(_count_between(before, after, name, events) for name in names) for before, after in pairwise(samples)
-        ]
-        return Throughput(60 * numbers[-1] / (samples[-1].at - samples[-2].at), sum(numbers))
+        number, seconds = counted[-1]
+        return Throughput(60 * number / seconds, sum(number for number, _ in counted))
 
     def is_failing(self, queue: str) -> bool:
         """Return whether an item of a queue has failed in the last minutes."""
-        samples = list(self._samples)[-FAILING_SAMPLES - 1 :]
-        return any(_count_between(before, after, queue, FAILED) for before, after in pairwise(samples))
+        return any(number for number, _ in self._count([queue], FAILED)[-FAILING_SAMPLES:])
 
-    def _keep_sample(self, queues: list[QueueInsight]) -> None:
-        read_at = self._reading.read_at
-        if self._samples and read_at < self._samples[-1].at + SAMPLE_SECONDS:
-            return
-        self._samples.append(Sample(read_at, {queue.name: queue.events for queue in queues}))
-        self._sampled_at = queues[0].read_at if queues else datetime.now(UTC)
-        while len(self._samples) > 1 and self._samples[1].at <= read_at - KEPT_SECONDS:
-            self._samples.popleft()
+    def _count(self, queues: Collection[str], events: Collection[str]) -> list[tuple[int, float]]:
+        """Return the number of events and the seconds between each two samples.
 
-
-def _count_between(before: Sample, after: Sample, queue: str, events: Collection[str]) -> int:
-    """Return the number of events between two samples; a queue that was dropped meanwhile counts from zero again."""
-    earlier, later = before.events.get(queue, {}), after.events.get(queue, {})
-    return sum(max(0, later.get(event, 0) - earlier.get(event, 0)) for event in events)
+        A queue that was dropped meanwhile counts from zero again.
+        """
+        counted = []
+        for before, after in pairwise(self._samples):
+            number = 0
+            for queue in queues:
+                earlier, later = before.events.get(queue, {}), after.events.get(queue, {})
+                number += sum(max(0, later.get(event, 0) - earlier.get(event, 0)) for event in events)
+            counted.append((number, after.at - before.at))
+        return counted

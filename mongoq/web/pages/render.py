@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -50,12 +50,12 @@ def show_duration(value: timedelta | None) -> str:
 
 def show_short(value: Any) -> str:
     """Return a value as one line of JSON, shortened."""
-    return _shorten(json_text(_prune(value, Room(SHORT_CHARACTERS))))
+    return _shorten(json_text(_prune(value, SHORT_CHARACTERS)))
 
 
 def show_long(value: Any) -> str:
     """Return a value as JSON in lines; the end of a very long one is left out."""
-    return _end(json_text(_prune(value, Room(LONG_CHARACTERS)), indent=2))
+    return _end(json_text(_prune(value, LONG_CHARACTERS), indent=2))
 
 
 def show_cell(value: Any) -> str:
@@ -92,42 +92,31 @@ def _end(text: str) -> str:
     return text if len(text) <= LONG_CHARACTERS else f"{text[:LONG_CHARACTERS]}… (the API has all of it)"
 
 
-@dataclass
-class Room:
-    """Characters that are left for a value.
-
-    Attributes:
-        left: number of characters; ``_prune`` lowers it.
-    """
-
-    left: int
-
-
-def _prune(value: Any, room: Room) -> Any:
-    """Return the beginning of a value whose JSON fills the room: 16 MiB of it in JSON would take seconds.
+def _prune(value: Any, room: int) -> Any:
+    """Return the beginning of a value whose JSON fills this room of characters: 16 MiB in JSON would take seconds.
 
     The JSON of a value without its end is longer than the room, so a reader never sees where it closes.
     """
-    if isinstance(value, Mapping):
-        fields: dict[str, Any] = {}
-        for name, part in value.items():
-            if room.left <= 0:
-                break
-            room.left -= len(name) + 4
-            fields[name[: LONG_CHARACTERS + 1]] = _prune(part, room)
-        return fields
-    if isinstance(value, list | tuple):
-        parts = []
-        for part in value:
-            if room.left <= 0:
-                break
-            parts.append(_prune(part, room))
-        return parts
-    allowed = max(room.left, 0) + 1
-    room.left -= len(value) if isinstance(value, str | bytes) else 1
-    if isinstance(value, str | bytes) and len(value) > allowed:
-        return Binary(value[:allowed], value.subtype) if isinstance(value, Binary) else value[:allowed]
-    return value
+
+    def prune(value: Any) -> Any:
+        nonlocal room
+        if isinstance(value, Mapping):
+            fields: dict[str, Any] = {}
+            for name, part in value.items():
+                if room <= 0:
+                    break
+                room -= len(name) + 4
+                fields[name[: LONG_CHARACTERS + 1]] = prune(part)
+            return fields
+        if isinstance(value, list | tuple):
+            return [prune(part) for part in takewhile(lambda _: room > 0, value)]
+        allowed = max(room, 0) + 1
+        room -= len(value) if isinstance(value, str | bytes) else 1
+        if isinstance(value, str | bytes) and len(value) > allowed:
+            return Binary(value[:allowed], value.subtype) if isinstance(value, Binary) else value[:allowed]
+        return value
+
+    return prune(value)
 
 
 def is_id(value: Any) -> bool:
