@@ -3,7 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mongoq.aio import AsyncBroker, AsyncDeadQueue, AsyncQueue, AsyncTransaction
+from mongoq.aio import (
+    AsyncBroker,
+    AsyncDeadQueue,
+    AsyncInspection,
+    AsyncItemSelection,
+    AsyncQueue,
+    AsyncTransaction,
+)
 from mongoq.connection import connect, connect_async
 from mongoq.errors import (
     ArgumentInvalid,
@@ -46,8 +53,12 @@ from mongoq.model.schedule.definition import ScheduleRecord, Tick
 from mongoq.model.settings import QueueSettings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history.counters import QueueStats
+from mongoq.protocol.history.dead_letters import FailureGroup, ReleasedSequence
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import Counts
-from mongoq.sync import Broker, DeadQueue, Queue, Transaction
+from mongoq.protocol.history.transfer import ImportResult
+from mongoq.protocol.insight import QueueInsight, StoredSettings
+from mongoq.sync import Broker, DeadQueue, Inspection, ItemSelection, Queue, Transaction
 
 if TYPE_CHECKING:
     from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, SourceProgress, StageProgress, Waiting
@@ -81,6 +92,8 @@ __all__ = [
     "ArgumentInvalid",
     "AsyncBroker",
     "AsyncDeadQueue",
+    "AsyncInspection",
+    "AsyncItemSelection",
     "AsyncJob",
     "AsyncQueue",
     "AsyncRun",
@@ -88,6 +101,7 @@ __all__ = [
     "AsyncWorker",
     "AuthenticationFailed",
     "BatchIncomplete",
+    "BoundedCount",
     "Broker",
     "BrokerClosed",
     "CollectionSharded",
@@ -102,14 +116,18 @@ __all__ = [
     "EmbeddedServerUnavailable",
     "Exponential",
     "Failure",
+    "FailureGroup",
     "FilterInvalid",
     "Fixed",
     "Fork",
     "GraphInvalid",
     "Health",
     "Hop",
+    "ImportResult",
+    "Inspection",
     "Item",
     "ItemForeign",
+    "ItemSelection",
     "Job",
     "Later",
     "Linear",
@@ -126,6 +144,7 @@ __all__ = [
     "Pipeline",
     "Progress",
     "Queue",
+    "QueueInsight",
     "QueueLimits",
     "QueueNameInvalid",
     "QueueNotEmpty",
@@ -133,6 +152,7 @@ __all__ = [
     "QueueStats",
     "QueueUnknown",
     "Record",
+    "ReleasedSequence",
     "Replayed",
     "ReservationLost",
     "Retry",
@@ -145,6 +165,7 @@ __all__ = [
     "SourceProgress",
     "StageProgress",
     "StageStopped",
+    "StoredSettings",
     "Tick",
     "Transaction",
     "TransactionsUnavailable",

@@ -44,6 +44,8 @@ NAMES = {
     "AsyncBroker": "Broker",
     "AsyncContents": "Contents",
     "AsyncDeadQueue": "DeadQueue",
+    "AsyncInspection": "Inspection",
+    "AsyncItemSelection": "ItemSelection",
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
     "AsyncRunner": "Runner",

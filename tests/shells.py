@@ -39,12 +39,14 @@ class Awaited:
             return Awaited(value)
         if not inspect.ismethod(value):
             return value
-        if name in ("queue", "dead_queue"):
+        if name in ("queue", "inspect", "select") or (name == "dead_queue" and isinstance(self._target, mongoq.Broker)):
             return lambda *args, **options: Awaited(value(*args, **options))
         if name == "reserved":
             return lambda **options: AwaitedBlock(value(**options))
-        if name == "history":
+        if name in ("history", "pages", "export"):
             return lambda **options: _iterated(value, options)
+        if name == "check_push":
+            return value
         return lambda *args, **options: _called(value, args, options)
 
     def __repr__(self) -> str:
@@ -54,7 +56,8 @@ class Awaited:
 async def _called(method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     plain = [arg._target if isinstance(arg, Awaited) else arg for arg in args]
     named = {name: value._target if isinstance(value, Awaited) else value for name, value in options.items()}
-    return method(*plain, **named)
+    result = method(*plain, **named)
+    return Awaited(result) if isinstance(result, mongoq.Queue) else result
 
 
 async def _iterated(method: Callable[..., Any], options: dict[str, Any]) -> AsyncIterator[Any]:

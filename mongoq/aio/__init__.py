@@ -5,6 +5,16 @@
 
 from mongoq.aio.blocks import AsyncReserved, AsyncTransaction
 from mongoq.aio.broker import AsyncBroker
+from mongoq.aio.inspection import AsyncInspection
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
+from mongoq.aio.selection import AsyncItemSelection
 
-__all__ = ["AsyncBroker", "AsyncDeadQueue", "AsyncQueue", "AsyncReserved", "AsyncTransaction"]
+__all__ = [
+    "AsyncBroker",
+    "AsyncDeadQueue",
+    "AsyncInspection",
+    "AsyncItemSelection",
+    "AsyncQueue",
+    "AsyncReserved",
+    "AsyncTransaction",
+]

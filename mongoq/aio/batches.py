@@ -9,15 +9,20 @@ from typing import Any, TypeVar
 from bson import ObjectId
 
 from mongoq.drivers.aio.driver import AsyncRunner
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, Expires, Id
+from mongoq.model.arguments import expires as checked_expires
+from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
+from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve
 from mongoq.protocol.claim.judge import OnInvalid
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push import push
+from mongoq.protocol.push.insert import KEYED, check_key
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
 
@@ -100,6 +105,37 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             expires=expires,
             session=session,
         )
+
+    def check_push(
+        self,
+        payloads: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        when: datetime | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        sequence: str | None = None,
+        expires: Expires | None = None,
+    ) -> None:
+        """Check that ``push`` takes each of these payloads with these options, without any I/O.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored.
+            ArgumentInvalid: another argument cannot be used; the message names it.
+        """
+        push.check_due(delay, when)
+        checked_priority(priority)
+        push.check_headers(headers, self._context.broker.encoding)
+        if expires is not None:
+            checked_expires(expires)
+        if key is not None:
+            check_key(key)
+        if sequence is not None:
+            check_sequence(sequence)
+            if key is not None:
+                raise ArgumentInvalid("sequence", KEYED)
+        self._context.codec.wrap_many(list(payloads))
 
     async def reserve_many(
         self,

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, overload
 from pydantic import TypeAdapter
 
 from mongoq.aio.blocks import AsyncTransaction
+from mongoq.aio.inspection import AsyncInspection
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
 from mongoq.aio.schedules import AsyncSchedules
 from mongoq.drivers.aio.driver import AioDriver
@@ -106,6 +107,7 @@ class AsyncBroker(AsyncSchedules, Local):
         context.group_commit = is_wanted and not backend.serverless
         # At intervals: write the counters, and let control documents of idle queues expire.
         super().__init__(AioDriver(backend, context, partial(admin.upkeep, context)), context)
+        self._collection = backend.targets["collection"]
         self._on_close = on_close
         self._watches: list[HealthWatch] = []
 
@@ -117,6 +119,29 @@ class AsyncBroker(AsyncSchedules, Local):
     def namespace(self) -> str:
         """``database.collection`` that holds the queues."""
         return self._context.namespace
+
+    @property
+    def collection(self) -> Any:
+        """The driver's collection that holds the queues, as this broker uses it: for commands of your own."""
+        return self._collection
+
+    def inspect(self, *, within: Duration | None = None) -> AsyncInspection:
+        """Return reads for people and for monitoring: states of queues, one item, blocked sequences, faults.
+
+        ```python
+        for queue in await broker.inspect().queues():
+            print(queue.name, queue.ready, queue.oldest_age)
+        ```
+
+        Args:
+            within: how long all reads of the returned object may take together, from now on, a ``timedelta`` or
+                seconds; then the driver raises its error of a time limit. By default there is no limit.
+
+        Raises:
+            ArgumentInvalid: ``within`` is no duration.
+        """
+        limit = None if within is None else duration(within, "within", zero=False)
+        return AsyncInspection(self._driver, self._context, limit)
 
     @overload
     def queue(

@@ -437,6 +437,11 @@ class Item(Generic[M]):
         """Its payload as it was claimed, where a stage records payloads; else ``None``."""
         return self._kept
 
+    @property
+    def problem(self) -> str | None:
+        """Why its document, written by another program, cannot be decoded as a whole; ``None`` for other items."""
+        return getattr(self._document, "problem", None)
+
     def stored(self, field: str, default: Any = None) -> Any:
         """Return a field of its envelope as it is stored, or the default where the field is missing."""
         return self._document.get(field, default)

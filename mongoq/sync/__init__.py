@@ -6,6 +6,16 @@
 
 from mongoq.sync.blocks import Reserved, Transaction
 from mongoq.sync.broker import Broker
+from mongoq.sync.inspection import Inspection
 from mongoq.sync.queue import DeadQueue, Queue
+from mongoq.sync.selection import ItemSelection
 
-__all__ = ["Broker", "DeadQueue", "Queue", "Reserved", "Transaction"]
+__all__ = [
+    "Broker",
+    "DeadQueue",
+    "Inspection",
+    "ItemSelection",
+    "Queue",
+    "Reserved",
+    "Transaction",
+]

@@ -36,6 +36,7 @@ from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync.blocks import Transaction
+from mongoq.sync.inspection import Inspection
 from mongoq.sync.queue import DeadQueue, Queue
 from mongoq.sync.schedules import Schedules
 
@@ -106,6 +107,7 @@ class Broker(Schedules, Local):
         context.group_commit = is_wanted and not backend.serverless
         # At intervals: write the counters, and let control documents of idle queues expire.
         super().__init__(ThreadDriver(backend, context, partial(admin.upkeep, context)), context)
+        self._collection = backend.targets["collection"]
         self._on_close = on_close
         self._watches: list[HealthWatch] = []
 
@@ -117,6 +119,29 @@ class Broker(Schedules, Local):
     def namespace(self) -> str:
         """``database.collection`` that holds the queues."""
         return self._context.namespace
+
+    @property
+    def collection(self) -> Any:
+        """The driver's collection that holds the queues, as this broker uses it: for commands of your own."""
+        return self._collection
+
+    def inspect(self, *, within: Duration | None = None) -> Inspection:
+        """Return reads for people and for monitoring: states of queues, one item, blocked sequences, faults.
+
+        ```python
+        for queue in broker.inspect().queues():
+            print(queue.name, queue.ready, queue.oldest_age)
+        ```
+
+        Args:
+            within: how long all reads of the returned object may take together, from now on, a ``timedelta`` or
+                seconds; then the driver raises its error of a time limit. By default there is no limit.
+
+        Raises:
+            ArgumentInvalid: ``within`` is no duration.
+        """
+        limit = None if within is None else duration(within, "within", zero=False)
+        return Inspection(self._driver, self._context, limit)
 
     @overload
     def queue(

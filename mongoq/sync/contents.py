@@ -12,7 +12,17 @@ from mongoq.model.arguments import Duration, Id
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.limits import QueueLimits
-from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, QueueSettings
+from mongoq.model.settings import (
+    DEFAULT,
+    Default,
+    OnDead,
+    OnExpired,
+    QueueSettings,
+    check_burst,
+    check_limit,
+    check_options,
+    resolve_settings,
+)
 from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.coordination.limits import read_limits
@@ -20,10 +30,12 @@ from mongoq.protocol.history import read, replay
 from mongoq.protocol.history.mistaken import log_no_history
 from mongoq.protocol.history.query import Query, history_page, make_query
 from mongoq.protocol.history.read import Counts, Selection, blocked_by
+from mongoq.protocol.history.transfer import ImportResult, check_history, check_import, import_items
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.repair import repair_sequences
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.protocol.wait.wait import find_next_due
+from mongoq.sync.selection import ItemSelection
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue
@@ -123,6 +135,55 @@ class Contents(Runner[QueueContext[M]]):
         transaction, in which the next one follows.
         """
         return self._run(read.remove, id)
+
+    def select(
+        self,
+        *,
+        state: Selection = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        where: Mapping[str, Any] | None = None,
+        as_of: datetime | None = None,
+    ) -> ItemSelection[M]:
+        """Return a selection of items, to count, read or export them, without any I/O.
+
+        Args:
+            state: as for ``history``, with ``None`` for all live items that are not blocked.
+            since: as for ``history``.
+            until: as for ``history``.
+            where: a filter on payloads, as for ``history``.
+            as_of: leave out items that came after this time, such as that of a count before.
+
+        Raises:
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed.
+            ArgumentInvalid: another argument cannot be used; the message names it.
+        """
+        wanted = make_query(self._context, since=since, until=until, where=where, state=state)
+        chosen = wanted.without_later(as_of, self._context.broker.clock)
+        return ItemSelection(self._driver, self._context, chosen)
+
+    def import_items(self, items: Iterable[Mapping[str, Any]], *, dry_run: bool = False) -> ImportResult:
+        """Add items that ``select(…).export`` has returned, each once, and return the result (``insert``, ``find``).
+
+        Each keeps its id, and what else the export carries. Items with a place in a sequence take places at its end, in
+        the order given (transactions). Live items are remembered for seven days after they are settled: the same import
+        again adds nothing. Processed ones go to the history, and are kept as long as items that are processed now. A
+        crash in between leaves some of them; import all again.
+
+        Args:
+            items: exported items, 1,000 at most are a good number.
+            dry_run: check the items, and write nothing.
+
+        Raises:
+            ArgumentInvalid: one of them is no exported item, the message names the field, or is a processed one and the
+                queue keeps no history; nothing was written.
+        """
+        envelopes = [check_import(self._context, item) for item in items]
+        if dry_run:
+            self._run(queue_settings.is_paused)  # reads the stored settings
+            check_history(self._context, envelopes)
+            return ImportResult(len(envelopes))
+        return self._run(import_items, envelopes) if envelopes else ImportResult()
 
     def history(
         self,
@@ -274,7 +335,12 @@ class Contents(Runner[QueueContext[M]]):
         )
 
     def purge(
-        self, *, state: Selection = None, where: Mapping[str, Any] | None = None, limit: int | None = None
+        self,
+        *,
+        state: Selection = None,
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        as_of: datetime | None = None,
     ) -> int:
         """Delete the items of a state, all or a selection, and return how many (``delete``).
 
@@ -292,12 +358,13 @@ class Contents(Runner[QueueContext[M]]):
             state: as for ``peek``.
             where: only items with a payload that matches this filter, as for ``history``.
             limit: number of items, at most, the first ones in the order of claims; of ``"processed"`` items the oldest.
+            as_of: leave out items that came after this time, such as that of a count before.
 
         Raises:
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return self._run(admin.purge, state, where=where, limit=limit)
+        return self._run(admin.purge, state, where=where, limit=limit, until=as_of)
 
     def configure(
         self,
@@ -313,6 +380,7 @@ class Contents(Runner[QueueContext[M]]):
         on_expired: OnExpired | Default = DEFAULT,
         on_dead: OnDead | Default = DEFAULT,
         existing: bool = False,
+        dry_run: bool = False,
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
 
@@ -334,6 +402,7 @@ class Contents(Runner[QueueContext[M]]):
             on_dead: what happens to the sequence of an item that is buried from now on: ``"continue"``, or ``"hold"``.
             existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
                 to their number. A crash after the first command leaves it undone; call it again.
+            dry_run: return the settings that the change would lead to, and write nothing (``find``).
 
         Raises:
             ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
@@ -350,7 +419,14 @@ class Contents(Runner[QueueContext[M]]):
             "on_expired": on_expired,
             "on_dead": on_dead,
         }
-        return self._run(queue_settings.configure, options, existing=existing)
+        if not dry_run:
+            return self._run(queue_settings.configure, options, existing=existing)
+        changes = check_options(self._context.name, **options)
+        self._run(queue_settings.is_paused)  # reads the stored settings
+        before, state = self._context.settings, self._context.state
+        check_limit(before.name, changes, dead=before.dead)
+        check_burst(changes, rate=before.rate)
+        return resolve_settings(before.name, {**state.given, **state.stored, **changes})
 
     def pause(self) -> None:
         """Stop claims of this queue in all processes within a second; pushes go on (``update``, control document)."""

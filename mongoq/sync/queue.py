@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self, TypeVar
@@ -27,6 +27,7 @@ from mongoq.protocol.state.context import context_of
 from mongoq.sync.batches import Batches
 from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents
+from mongoq.sync.selection import ItemSelection
 
 M = TypeVar("M")
 
@@ -386,6 +387,35 @@ class Queue(Batches[M], Contents[M], Local):
 class DeadQueue(Queue[Any]):
     """The dead letters of a queue, made by ``queue.dead``: an ordinary queue that can also send its items back."""
 
+    @property
+    def letters_of(self) -> str | None:
+        """Queue or stage whose letters this handle of an error queue selects; ``None`` for all letters in it."""
+        return self._context.letters_of
+
+    def select(  # type: ignore[override]  # letters are chosen by their failure, and not by a time
+        self,
+        *,
+        state: Selection = None,
+        ids: Iterable[Id] | None = None,
+        where: Mapping[str, Any] | None = None,
+        stage: str | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        as_of: datetime | None = None,
+    ) -> ItemSelection[Any]:
+        """Return a selection of dead letters, to count, read, group or export them, without any I/O.
+
+        The arguments are those of ``replay``, and ``state`` is as for ``peek``.
+
+        Raises:
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed.
+            ArgumentInvalid: another argument cannot be used; the message names it.
+        """
+        chosen = selection(
+            self._context, ids=ids, where=where, stage=stage, reason=reason, error=error, until=as_of, state=state
+        )
+        return ItemSelection(self._driver, self._context, chosen)
+
     def replay(  # type: ignore[override]  # the letters themselves go back, and no copies of a history
         self,
         *,
@@ -397,6 +427,8 @@ class DeadQueue(Queue[Any]):
         stage: str | None = None,
         reason: str | None = None,
         error: str | None = None,
+        as_of: datetime | None = None,
+        progress: Callable[[Replayed], object] | None = None,
     ) -> Replayed:
         """Send dead letters back to the queues they died in, in the order of their claims (``find``, ``update``).
 
@@ -415,6 +447,8 @@ class DeadQueue(Queue[Any]):
             error: only letters whose last error is of this type, their whole ``error.type``, such as
                 ``pymongo.errors.DuplicateKeyError``; ``""`` for errors that were given as a text. A letter that failed
                 once more in the dead queue has the error of that failure.
+            as_of: leave out letters that came after this time, such as that of a count before.
+            progress: a plain function, called with the result so far after each page of 500 letters.
 
         Returns:
             ``pushed`` letters went back; ``skipped`` are held by a caller; ``refused`` have no origin, or a live item
@@ -428,8 +462,8 @@ class DeadQueue(Queue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        letters = selection(self._context, ids=ids, where=where, stage=stage, reason=reason, error=error)
-        return self._run(revive, letters, to=context_of(to), hop=hop, limit=limit)
+        letters = selection(self._context, ids=ids, where=where, stage=stage, reason=reason, error=error, until=as_of)
+        return self._run(revive, letters, to=context_of(to), hop=hop, limit=limit, progress=progress)
 
     def purge(
         self,
@@ -441,6 +475,7 @@ class DeadQueue(Queue[Any]):
         stage: str | None = None,
         reason: str | None = None,
         error: str | None = None,
+        as_of: datetime | None = None,
     ) -> int:
         """Delete dead letters, all or a selection, and return how many (``delete``).
 
@@ -455,12 +490,21 @@ class DeadQueue(Queue[Any]):
             stage: only letters that failed in this stage of a pipeline.
             reason: only letters that were buried for this reason, as for ``replay``.
             error: only letters whose last error is of this type, as for ``replay``.
+            as_of: leave out letters that came after this time, as for ``replay``.
 
         Raises:
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
         purging = admin.purge(
-            self._context, state, ids=ids, where=where, limit=limit, stage=stage, reason=reason, error=error
+            self._context,
+            state,
+            ids=ids,
+            where=where,
+            limit=limit,
+            stage=stage,
+            reason=reason,
+            error=error,
+            until=as_of,
         )
         return self._run_flow(purging)

@@ -106,6 +106,7 @@ class AsyncVirtualBroker(VirtualTime, AsyncBroker):
         self._server = self._virtual._server
         self._driver = self._server.driver
         self._context = self._virtual._context
+        self._collection = self._virtual.collection
         self._on_close = None
         self._watches = []
 
