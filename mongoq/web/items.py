@@ -7,14 +7,12 @@ from http import HTTPStatus
 
 from fastapi import HTTPException, Request, Response
 
+from mongoq import BoundedCount
+from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.protocol import admin
-from mongoq.protocol.history.mistaken import is_known
-from mongoq.protocol.history.query import BoundedCount, count_range, make_query
-from mongoq.protocol.insight import find_item, find_keyed
 from mongoq.web import audit
 from mongoq.web.models import ListedState, Purge, Push, Remove, ReplayHistory
 from mongoq.web.services import COUNT_LIMIT, LISTED, Document, Services, make_changed, respond
@@ -61,11 +59,11 @@ async def show_item(services: Services, id: ItemId) -> Document:
 
     Of an item that was settled in a queue without history, at most the id is remembered.
     """
-    item = await services.client.read(find_item, id)
+    item = await services.client.inspect(AsyncInspection.item, id)
     if item is None:
         detail = f"there is no item {id}; it may have been settled in a queue without history"
         raise HTTPException(HTTPStatus.NOT_FOUND, detail)
-    return await services.describe_item(item)
+    return (await services.describe_items([item], whole=True))[0]
 
 
 async def push_item(services: Services, request: Request, action: Push) -> Response:
@@ -77,9 +75,10 @@ async def push_item(services: Services, request: Request, action: Push) -> Respo
     """
     client = services.client
     broker = await client.open()
-    is_new_queue = not await client.read(is_known, action.queue)
-    has_id = action.id is not None and await client.read(find_item, action.id) is not None
-    is_new = not has_id and not (action.key is not None and await client.read(find_keyed, action.queue, action.key))
+    is_new_queue = not await client.inspect(AsyncInspection.is_known, action.queue)
+    has_id = action.id is not None and await client.inspect(AsyncInspection.item, action.id) is not None
+    has_key = action.key is not None and await client.inspect(AsyncInspection.has_key, action.queue, action.key)
+    is_new = not (has_id or has_key)
     [when] = await services.read_times(action.when)
     keyed = () if action.key is None else ("key", "on_duplicate")
     names = ("delay", "expires", "priority", "sequence", "headers", "id", "once", *keyed)
@@ -95,7 +94,7 @@ async def remove_item(services: Services, request: Request, action: Remove) -> D
     """Delete one item of a queue, live or processed, unless a worker holds it: that is 409."""
     handle = await services.open_queue(action.queue)
     if not await services.client.call(handle.remove, action.id):
-        item = await services.client.read(find_item, action.id)
+        item = await services.client.inspect(AsyncInspection.item, action.id)
         if item is None or item.queue != action.queue:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"queue {action.queue!r} has no item {action.id}")
         raise HTTPException(HTTPStatus.CONFLICT, f"item {action.id} is {item.state}: a worker holds it")
@@ -108,14 +107,14 @@ async def purge_items(services: Services, request: Request, action: Purge) -> Do
     limit = services.check_limit(action.limit)
     handle = await services.open_queue(action.queue)
     until, now = await services.read_times(action.until, timedelta(0))
-    chosen = {"where": action.where, "until": until}
+    chosen = {"state": action.state, "where": action.where, "as_of": until}
     if action.dry_run:
-        options = {"handle": handle, "limit": COUNT_LIMIT}
-        counted = await services.client.read(admin.count_purge, action.state, **chosen, **options)
+        selected = handle.select(**chosen)
+        counted = await services.client.read(selected.count, COUNT_LIMIT, free=action.state is None)
         number, exact = (limit, True) if counted.number >= limit else (counted.number, counted.exact)
         return {**make_changed(action.queue, number, dry_run=True, exact=exact), "until": time_text(until or now)}
-    number = await services.client.call(handle._run, admin.purge, action.state, **chosen, limit=limit)
-    audit.record(request, "purge", action.queue, number, **audit.show_filter({**chosen, "state": action.state}))
+    number = await services.client.call(handle.purge, **chosen, limit=limit)
+    audit.record(request, "purge", action.queue, number, **audit.show_filter({**chosen, "until": until}))
     return make_changed(action.queue, number)
 
 
@@ -137,8 +136,8 @@ async def replay_history(services: Services, request: Request, action: ReplayHis
         raise ArgumentInvalid("payload", "a payload of its own is for the copy of one item; give one id in ids")
     if action.dry_run and action.ids is None and action.where:
         # A dry run examines all that the time covers; where that is too much, a count of the first ones has to do.
-        wanted = make_query(handle._context, since=since, until=until, where=action.where, state="processed", page=1)
-        counted: BoundedCount = await services.client.read(count_range, wanted, handle=handle, limit=COUNT_LIMIT)
+        selected = handle.select(state="processed", since=since, until=until, where=action.where)
+        counted: BoundedCount = await services.client.read(selected.count, COUNT_LIMIT)
         if not counted.exact and counted.number < limit:
             found = Replayed(pushed=counted.number)
             return {**make_replayed(found, action.queue, target, dry_run=True, exact=False), **bound}
@@ -148,7 +147,7 @@ async def replay_history(services: Services, request: Request, action: ReplayHis
     if not action.dry_run:
         shown = {"payload": "edited" if is_edited else None, **audit.show_filter(chosen)}
         audit.record(request, "replay", action.queue, done.pushed, to=target, **shown)
-    note = {} if done.found else await services.explain_no_history(handle)
+    note = {} if done.found else await services.explain_no_history(action.queue)
     return {**make_replayed(done, action.queue, target, dry_run=action.dry_run), **bound, **note}
 
 

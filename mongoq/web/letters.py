@@ -8,24 +8,22 @@ https://github.com/gojek/ziggurat, "Retries and queues".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
 
+from mongoq import BoundedCount, ReleasedSequence
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.item_document import to_plain
-from mongoq.protocol.admin import purge
-from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.query import BoundedCount, count_free
 from mongoq.web import audit
 from mongoq.web.items import make_replayed
 from mongoq.web.models import ErrorType, LetterChoice, MoveLetters, Reason, ReplayLetters, Stage, read_action
-from mongoq.web.services import COUNT_LIMIT, LISTED, Document, Services, make_changed, respond, select_letters
+from mongoq.web.services import COUNT_LIMIT, LISTED, Document, Services, make_changed, respond
 from mongoq.web.values import MAX_LISTED, CursorText, FilterText, Limit, QueueName
 
 Exact = Annotated[bool, Query(description="The queue itself is the dead queue, whatever it holds.")]
@@ -49,8 +47,8 @@ async def list_letters(
 ) -> Document:
     """Return dead letters, of the queue that they died in or of the dead queue itself."""
     letters = await services.open_letters(queue, exact=exact)
-    chosen = select_letters(letters, where=where, stage=stage, reason=reason, error=error)
-    return await services.list_items(letters, replace(chosen, page=limit), cursor)
+    selected = letters.select(where=where, stage=stage, reason=reason, error=error)
+    return await services.list_items(selected, limit, cursor)
 
 
 async def group_letters(
@@ -65,9 +63,8 @@ async def group_letters(
 ) -> Document:
     """Return the numbers of dead letters by reason and type of error, with an example of each."""
     letters = await services.open_letters(queue, exact=exact)
-    chosen = select_letters(letters, where=where, stage=stage, reason=reason, error=error)
-    options = {"limit": COUNT_LIMIT, "groups": MAX_GROUPS}
-    groups, more = await services.client.read(dead_letters.group_letters, chosen, handle=letters, **options)
+    selected = letters.select(where=where, stage=stage, reason=reason, error=error)
+    groups, more = await services.client.read(selected.groups, limit=COUNT_LIMIT, groups=MAX_GROUPS)
     return {"queue": letters.name, "groups": [to_plain(asdict(group)) for group in groups], "more": more}
 
 
@@ -93,17 +90,15 @@ async def change_letters(services: Services, request: Request, action: LetterCho
     limit = services.check_limit(action.limit)
     letters = await services.open_letters(action.queue, exact=action.exact)
     [until] = await services.read_times(action.until)
-    chosen = {**action.filters, "until": until}
+    chosen = {**action.filters, "as_of": until, "limit": limit}
     if verb == "drop":
-        number = await services.client.call(letters._run, purge, None, **chosen, limit=limit)
+        number = await services.client.call(letters.purge, **chosen)
         result = make_changed(letters.name, number)
     else:
-        options = {"to": action.target, "hop": None, "limit": limit}
-        selected = select_letters(letters, **chosen)
-        done: Replayed = await services.client.call(letters._run, dead_letters.revive, selected, **options)
+        done: Replayed = await services.client.call(letters.replay, **chosen, to=action.target)
         number, result = done.pushed, make_replayed(done, letters.name, action.target)
     services.letters.forget(letters.name)
-    shown = {"to": action.target, **audit.show_filter(chosen)}
+    shown = {"to": action.target, **audit.show_filter({**chosen, "until": until})}
     audit.record(request, f"{verb} letters", letters.name, number, **shown)
     return result
 
@@ -127,7 +122,7 @@ class LetterPlan:
     to: str | None
     counted: BoundedCount
     until: datetime | None
-    releases: list[dead_letters.ReleasedSequence]
+    releases: list[ReleasedSequence]
     more: int
 
     def to_document(self) -> Document:
@@ -149,13 +144,13 @@ async def plan_letters(services: Services, action: LetterChoice, verb: Verb) -> 
     until, now = await services.read_times(action.until, timedelta(0))
     if action.target == letters.name:
         raise ArgumentInvalid("to", f"{action.target!r} is the dead queue itself")
-    chosen = select_letters(letters, **action.filters, until=until)
-    counted: BoundedCount = await services.client.read(count_free, chosen, handle=letters, limit=COUNT_LIMIT)
+    selected = letters.select(**action.filters, as_of=until)
+    counted: BoundedCount = await services.client.read(selected.count, COUNT_LIMIT, free=True)
     if counted.number >= limit:
         counted = BoundedCount(limit)
-    releases: tuple[list[dead_letters.ReleasedSequence], int] = ([], 0)
+    releases: tuple[list[ReleasedSequence], int] = ([], 0)
     if verb == "drop" or action.target is not None:
-        releases = await services.client.read(dead_letters.find_releases, chosen, handle=letters)
+        releases = await services.client.read(selected.releases)
     bound = until or now if action.ids is None else None
     return LetterPlan(verb, letters.name, action.target, counted, bound, *releases)
 

@@ -9,11 +9,10 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
+from mongoq import BoundedCount, QueueInsight
 from mongoq.errors import ArgumentInvalid
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.insight import QueueInsight
 from mongoq.web.readings import DONE, FAILED
 
 NodeKind = Literal["source", "queue", "stage"]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from anyio import to_thread
 from fastapi import HTTPException, Query, Request, Response
 
+from mongoq import BoundedCount
+from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid, MongoqError
 from mongoq.model.health import Health
 from mongoq.model.settings import SETTINGS
-from mongoq.protocol import admin
-from mongoq.protocol.base.topics import read_bindings
-from mongoq.protocol.coordination.heartbeats import workers
-from mongoq.protocol.coordination.schedules import find_schedule, list_schedules
-from mongoq.protocol.history.query import BoundedCount, count_range, make_query
-from mongoq.protocol.insight import BUDGET, StoredSettings, read_queues, read_settings
 from mongoq.web import audit
 from mongoq.web.client import CONNECT_SECONDS
 from mongoq.web.models import Action, Configure, DropQueue, ScheduleAction
@@ -29,6 +24,8 @@ from mongoq.web.values import QueueName
 
 LIVE_STATES: tuple[Literal["blocked"] | None, ...] = (None, "blocked")
 """States that together are those of all live items."""
+BUDGET = 100_000
+"""Items that the state of all queues examines, by default."""
 SCRAPE_SECONDS = 5.0
 """Seconds that a reading for Prometheus may take; it gives up after 10."""
 NEEDED_EXTRA = "metrics need the extra 'prometheus': pip install 'mongoq-driver[prometheus]'"
@@ -40,7 +37,7 @@ async def list_queues(
     budget: Annotated[int, Query(ge=1, le=10 * BUDGET, description="Items to count, in all.")] = BUDGET,
 ) -> Document:
     """Return the state of all queues; counts end at a limit, and say so."""
-    found = await services.client.read(read_queues, queue, budget=budget)
+    found = await services.client.inspect(AsyncInspection.queues, queue, budget=budget)
     return {"queues": [each.to_document() for each in found]}
 
 
@@ -65,8 +62,7 @@ async def drop_queue(services: Services, request: Request, action: DropQueue) ->
     handle = await services.open_queue(action.queue)
     counted = BoundedCount()
     for state in LIVE_STATES:
-        live = make_query(handle._context, since=None, until=None, where=None, state=state, page=1)
-        counted += await services.client.read(count_range, live, handle=handle, limit=COUNT_LIMIT)
+        counted += await services.client.read(handle.select(state=state).count, COUNT_LIMIT)
     if counted.number > services.max_bulk and action.force:
         raise ArgumentInvalid("force", f"the queue holds more than {services.max_bulk:,} items; purge it first")
     if action.dry_run:
@@ -82,7 +78,7 @@ async def drop_queue(services: Services, request: Request, action: DropQueue) ->
 
 async def show_settings(services: Services, queue: QueueName) -> Document:
     """Return the settings of a queue, and which of them are stored."""
-    read: StoredSettings = await services.client.read(read_settings, queue)
+    read = await services.client.inspect(AsyncInspection.settings, queue)
     values = {name: getattr(read.settings, name) for name in SETTINGS}
     for name in ("lease", "history"):
         values[name] = None if values[name] is None else values[name].total_seconds()
@@ -110,8 +106,7 @@ async def store_settings(
     """Change settings of a queue; the audit log has the values as they are ``shown``."""
     handle = await services.open_queue(queue)
     if existing:
-        options = {"handle": handle, "limit": services.max_bulk}
-        counted = await services.client.read(admin.count_purge, "processed", **options)
+        counted = await services.client.read(handle.select(state="processed").count, services.max_bulk)
         if not counted.exact:
             problem = f"the history holds more than {services.max_bulk:,} items; use mongoq configure --existing"
             raise ArgumentInvalid("existing", problem)
@@ -124,7 +119,7 @@ async def store_settings(
 
 async def list_all_schedules(services: Services) -> Document:
     """Return all schedules, with their next and last ticks."""
-    records = await services.client.read(list_schedules)
+    records = await services.client.inspect(AsyncInspection.schedules)
     return {"schedules": [record.to_document() for record in records]}
 
 
@@ -144,14 +139,13 @@ async def _set_schedule_paused(
     broker = await services.client.open()
     await services.client.call(broker.pause_schedule if verb == "pause" else broker.resume_schedule, name)
     audit.record(request, f"{verb} schedule", name)
-    record = await services.client.read(find_schedule, name)
-    return record.to_document()  # type: ignore[no-any-return]
+    return (await services.client.inspect(AsyncInspection.schedule, name)).to_document()
 
 
 async def run_schedule(services: Services, request: Request, action: ScheduleAction) -> Document:
     """Push an extra item of a schedule now; its next tick stays."""
     name = action.schedule
-    queue = (await services.client.read(find_schedule, name)).queue
+    queue = (await services.client.inspect(AsyncInspection.schedule, name)).queue
     id = await services.client.call((await services.client.open()).run_schedule_now, name)
     audit.record(request, "run schedule", name)
     return {"schedule": name, "queue": queue, "id": str(id)}
@@ -160,7 +154,7 @@ async def run_schedule(services: Services, request: Request, action: ScheduleAct
 async def remove_schedule(services: Services, request: Request, action: ScheduleAction) -> Document:
     """Delete a schedule; its items stay. Code that defines it makes it anew when it starts."""
     name = action.schedule
-    await services.client.read(find_schedule, name)
+    await services.client.inspect(AsyncInspection.schedule, name)
     removed = await services.client.call((await services.client.open()).remove_schedule, name)
     audit.record(request, "remove schedule", name)
     return {"schedule": name, "removed": removed}
@@ -179,19 +173,19 @@ async def show_pipeline(services: Services, name: str) -> Document:
     if name not in services.pipelines:
         raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {name!r:.120}")
     # All queues, because a named one that no caller has used yet would be an error.
-    found = await services.client.read(read_queues)
+    found = await services.client.inspect(AsyncInspection.queues)
     return make_drawing(services.pipelines[name].graph, {queue.name: queue for queue in found}).to_document()
 
 
 async def list_workers(services: Services) -> Document:
     """Return the live workers, and workers that have ended lately without saying so."""
-    records = await services.client.read(workers)
+    records = await services.client.inspect(AsyncInspection.workers)
     return {"workers": [record.to_document() for record in records]}
 
 
 async def list_bindings(services: Services) -> Document:
     """Return topics, and the queues that are bound to them."""
-    bound = await services.client.read(read_bindings)
+    bound = await services.client.read((await services.client.open()).bindings)
     return {"bindings": {topic: sorted(queues) for topic, queues in sorted(bound.items())}}
 
 
@@ -221,6 +215,11 @@ async def show_metrics(services: Services) -> Response:
         registry.register(collector)
         services.metrics = registry, collector
     registry, collector = services.metrics
-    await collector.refresh_async(partial(services.client.read, read_broker, within=SCRAPE_SECONDS))
+
+    async def read() -> Any:
+        broker = await services.client.open()
+        return await services.client.read(broker._run, read_broker, within=SCRAPE_SECONDS)
+
+    await collector.refresh_async(read)
     # In a thread: with thousands of queues, the text alone would hold up the event loop.
     return Response(await to_thread.run_sync(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)

@@ -12,7 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from anyio import Lock
 
-from mongoq.protocol.insight import QueueInsight, read_queues
+from mongoq import QueueInsight
+from mongoq.aio import AsyncInspection
 from mongoq.web.client import BrokerClient
 
 T = TypeVar("T")
@@ -143,7 +144,9 @@ class QueueReadings:
     """
 
     def __init__(self, client: BrokerClient) -> None:
-        self._reading: SharedReading[list[QueueInsight]] = SharedReading(partial(client.read, read_queues))
+        self._reading: SharedReading[list[QueueInsight]] = SharedReading(
+            partial(client.inspect, AsyncInspection.queues)
+        )
         self._samples: deque[Sample] = deque(maxlen=SAMPLES + 1)
         self._sampled_at = datetime.min.replace(tzinfo=UTC)
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from anyio import to_thread
 from fastapi import Response
 
+from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.extended_json import json_text
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item
 from mongoq.model.item_document import item_document
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.mistaken import explain_no_history, refuse_unknown
-from mongoq.protocol.history.query import Query, make_query, read_slice
-from mongoq.protocol.insight import find_blockers, find_dead_queue
-from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.web.client import BrokerClient
 from mongoq.web.feed import Feed
 from mongoq.web.pipelines import find_error_queues
@@ -71,20 +67,16 @@ class Services:
         Raises:
             QueueUnknown: no caller has used the queue.
         """
-        broker = await self.client.open()
-        await self.client.read(refuse_unknown, name)
-        return broker.queue(name)
+        await self.client.inspect(AsyncInspection.check_known, name)
+        return (await self.client.open()).queue(name)
 
     async def open_letters(self, queue: str, *, exact: bool = False) -> Any:
         """Return the handle of the dead queue that a name stands for; ``exact`` says that it is one itself."""
-        name, letters_of = await self.client.read(find_dead_queue, queue, exact=exact)
-        return (await self.client.open()).dead_queue(name)._with(letters_of=letters_of)
+        return await self.client.inspect(AsyncInspection.dead_queue, queue, exact=exact)
 
     async def read_times(self, *times: Any) -> list[Any]:
         """Return times as they are, and times ago as times on the server's clock."""
-        broker = await self.client.open()
-        await self.client.read(ensure_broker_ready, write=False)
-        now = broker._context.clock.now()
+        now = await self.client.inspect(AsyncInspection.now)
         return [to_time(time, now) for time in times]
 
     async def list_queue(
@@ -101,45 +93,38 @@ class Services:
         """Return items of a queue; the state ``live`` stands for all that are not processed, and not blocked."""
         handle = await self.open_queue(queue)
         first, last = await self.read_times(since, until)
-        selected: Any = None if state == "live" else state
-        wanted = make_query(handle._context, since=first, until=last, where=where, state=selected, page=limit)
-        return await self.list_items(handle, wanted, cursor)
-
-    async def list_items(self, handle: Any, wanted: Query, cursor: str | None) -> Document:
-        """Return the items of the next slice of a range, a page of them at most, and the cursor of what is behind."""
-        found, rest, _ = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
-        items = handle._context.items(found, handle._context.broker.clock.now())
-        documents = await self._describe(handle, items, whole=False)
-        page: Document = {"items": documents, "next": make_cursor(rest)}
-        if wanted.state == "processed" and not (documents or page["next"] or cursor):
-            page |= await self.explain_no_history(handle)
+        selected = handle.select(state=None if state == "live" else state, since=first, until=last, where=where)
+        page = await self.list_items(selected, limit, cursor)
+        if state == "processed" and not (page["items"] or page["next"] or cursor):
+            page |= await self.explain_no_history(queue)
         return page
 
-    async def explain_no_history(self, handle: Any) -> Document:
+    async def list_items(self, selected: Any, limit: int, cursor: str | None) -> Document:
+        """Return the selected items of the next slice, ``limit`` at most, and the cursor of what is behind."""
+        selected.query = read_cursor(cursor, replace(selected.query, page=limit))
+        items, rest = await self.client.read(selected.read_slice)
+        return {"items": await self.describe_items(items), "next": make_cursor(rest)}
+
+    async def explain_no_history(self, queue: str) -> Document:
         """Return a note on how to have a queue keep its processed items; nothing for one that does."""
-        text = await self.client.read(explain_no_history, handle=handle)
+        text = await self.client.inspect(AsyncInspection.explain_no_history, queue)
         return {} if text is None else {"note": text}
 
-    async def describe_item(self, item: Item[Any]) -> Document:
-        """Return all of an item as a document."""
-        [document] = await self._describe((await self.client.open()).queue(item.queue), [item], whole=True)
-        return document
-
-    async def _describe(self, handle: Any, items: Sequence[Item[Any]], *, whole: bool) -> list[Document]:
-        """Return the documents of items: blocked ones with what they wait for, letters with the sequences they hold.
+    async def describe_items(self, items: Sequence[Item[Any]], *, whole: bool = False) -> list[Document]:
+        """Return items of a queue as documents: blocked ones with what they wait for, letters with what they hold.
 
         The readable part of an item that cannot be decoded says what is wrong with it.
         """
-        blockers = await self.client.read(find_blockers, items, handle=handle)
-        holding = await self.client.read(find_held_letters, items, handle=handle)
+        blockers = await self.client.inspect(AsyncInspection.blockers, items)
+        holding = await self.client.inspect(AsyncInspection.holders, items)
         documents = []
-        for item in items:
+        for item, holds in zip(items, holding, strict=True):
             document = item_document(item, whole=whole)
-            if problem := getattr(item._document, "problem", None):
-                document["problem"] = problem
+            if item.problem:
+                document["problem"] = item.problem
             if document["state"] == "blocked":
                 document["blocked_by"] = blockers.get(item.sequence, [])
-            if id_key(item.id) in holding:
+            if holds:
                 document["holds"] = item.sequence
             documents.append(document)
         return documents
@@ -153,12 +138,6 @@ class Services:
         if limit is not None and limit > self.max_bulk:
             raise ArgumentInvalid("limit", f"{self.max_bulk:,} items at most in one change, not {limit:,}")
         return self.max_bulk if limit is None else limit
-
-
-def select_letters(letters: Any, **filters: Any) -> Query:
-    """Return a selection of letters, checked; by default all."""
-    unused = dict.fromkeys(("ids", "where", "stage", "reason", "error"))
-    return dead_letters.selection(letters._context, **{**unused, **filters})
 
 
 def make_changed(queue: str, number: int, *, dry_run: bool = False, exact: bool = True) -> Document:

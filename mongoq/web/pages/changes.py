@@ -12,9 +12,9 @@ from typing import Any
 
 from fastapi import HTTPException, Request, Response
 
+from mongoq import BoundedCount
+from mongoq.aio import AsyncInspection
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.protocol.coordination.schedules import find_schedule
-from mongoq.protocol.history.query import BoundedCount
 from mongoq.web import queues
 from mongoq.web.items import replay_history
 from mongoq.web.letters import Verb, change_letters, plan_letters
@@ -48,7 +48,7 @@ async def change_schedule(services: Services, request: Request) -> Response:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM)
     question, verb, function = SCHEDULE_CHANGES[first["action"]]
     action = read_action(ScheduleAction, schedule=first["schedule"])
-    await services.client.read(find_schedule, action.schedule)
+    await services.client.inspect(AsyncInspection.schedule, action.schedule)
     if "confirmed" not in first:
         back, target = make_address(root_of(request), "/schedules"), "/schedules/change"
         return _ask(request, fields, question.format(action.schedule), verb, back=back, target=target)

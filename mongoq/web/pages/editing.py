@@ -16,12 +16,12 @@ from bson.codec_options import CodecOptions
 from bson.errors import BSONError, InvalidId
 from fastapi import HTTPException, Query, Request, Response
 
+from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.extended_json import json_text, read_json
 from mongoq.model.item import Item
 from mongoq.model.item_document import has_payload, state_of
-from mongoq.protocol.insight import find_item
 from mongoq.web.guard import grant_of
 from mongoq.web.items import replay_history
 from mongoq.web.models import ReplayHistory, read_action
@@ -181,10 +181,10 @@ async def _find(services: Services, id: ObjectId) -> Item[Any]:
     Raises:
         HTTPException: there is none.
     """
-    item: Item[Any] | None = await services.client.read(find_item, id)
+    item = await services.client.inspect(AsyncInspection.item, id)
     if item is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no item {id}; its time in the history may be over")
-    if state_of(item) != "processed" or not has_payload(item) or getattr(item._document, "problem", None):
+    if state_of(item) != "processed" or not has_payload(item) or item.problem:
         detail = f"item {id} is not in the history with its payload: only what was processed is replayed"
         raise HTTPException(HTTPStatus.CONFLICT, detail)
     return item

@@ -16,9 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mongoq import __version__
+from mongoq import BoundedCount, __version__
 from mongoq.model.encoding.extended_json import duration_text, json_text, time_text
-from mongoq.protocol.history.query import BoundedCount
 from mongoq.web.problems import SAFE_METHODS, path_of
 
 RENEWAL_HEADER = "x-mongoq-renewal"

@@ -13,11 +13,12 @@ from typing import Any, get_args, get_type_hints
 
 from fastapi import HTTPException, Request, Response
 
+from mongoq import StoredSettings
+from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name, read_duration
 from mongoq.model.encoding.extended_json import NONE, setting_text
 from mongoq.model.settings import SETTINGS, QueueSettings, resolve_settings
-from mongoq.protocol.insight import StoredSettings, read_settings
 from mongoq.web.pages.forms import first_values, go_to, read_fields
 from mongoq.web.pages.render import render
 from mongoq.web.queues import store_settings
@@ -134,7 +135,7 @@ def _show(value: Any) -> str:
 
 async def show(services: Services, request: Request, name: QueueName, changed: str = "") -> Response:
     """Show the settings of a queue; ``changed`` names those that the reader has just changed."""
-    read = await services.client.read(read_settings, name)
+    read = await services.client.inspect(AsyncInspection.settings, name)
     return _render(request, read, make_fields(read), done=sorted({*SETTINGS} & {*changed.split(",")}))
 
 
@@ -149,7 +150,7 @@ async def save(services: Services, request: Request) -> Response:
         raise ArgumentInvalid(unknown[0][:MAX_NAME_CHARACTERS], problem)
     name = queue_name(entered.get("queue"))
     await services.open_queue(name)
-    read = await services.client.read(read_settings, name)
+    read = await services.client.inspect(AsyncInspection.settings, name)
     fields = [replace(each, entered=entered.get(each.name, each.text).strip()) for each in make_fields(read)]
     changes: dict[str, Any] = {}
     problems: dict[str, str] = {}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Literal
 
+from mongoq import QueueInsight
 from mongoq.model.arguments import DEAD_SUFFIX
-from mongoq.protocol.insight import QueueInsight
 
 QueueKind = Literal["queue", "dead", "errors"]
 """Kind of a queue: one whose items are processed, a dead queue, or the error queue of a pipeline."""

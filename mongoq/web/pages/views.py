@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -12,11 +11,9 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from mongoq import FailureGroup
+from mongoq.aio import AsyncInspection
 from mongoq.model.limits import describe_start
-from mongoq.protocol.coordination.heartbeats import workers
-from mongoq.protocol.coordination.schedules import list_schedules
-from mongoq.protocol.history.dead_letters import FailureGroup, group_letters
-from mongoq.protocol.insight import find_item, read_queues, read_settings
 from mongoq.web.letters import MAX_GROUPS
 from mongoq.web.models import ListedState
 from mongoq.web.pages.render import render, render_message, root_of
@@ -25,7 +22,7 @@ from mongoq.web.pages.troubles import find_kind, find_troubles, sort_by_trouble
 from mongoq.web.pipelines import draw, draw_rates, make_drawing
 from mongoq.web.problems import SAFE_METHODS
 from mongoq.web.readings import DONE, FAILED
-from mongoq.web.services import COUNT_LIMIT, LISTED, Services, select_letters
+from mongoq.web.services import COUNT_LIMIT, LISTED, Services
 from mongoq.web.values import CursorText, FilterText, ItemId, Moment, QueueName
 
 LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
@@ -93,7 +90,7 @@ async def show_queue(
     """Show one queue, and items of it."""
     options: dict[str, Any] = {"where": where or None, "since": since, "until": until, "cursor": cursor}
     page = await services.list_queue(name, state, limit=LISTED, **options)
-    [queue] = await services.client.read(read_queues, [name], budget=QUEUE_BUDGET)
+    [queue] = await services.client.inspect(AsyncInspection.queues, [name], budget=QUEUE_BUDGET)
     dead = () if queue.dead_queue is not None else (name,)
     kind = find_kind(queue, dead=dead, errors=services.error_queues)
     limits = queue.limits
@@ -104,7 +101,7 @@ async def show_queue(
         start=limits and describe_start(limits, paused=queue.paused, consumers=queue.consumers),
         kind=kind,
         troubles=find_troubles(queue, kind, is_failing=services.queues.is_failing(name)),
-        settings=make_fields(await services.client.read(read_settings, name)),
+        settings=make_fields(await services.client.inspect(AsyncInspection.settings, name)),
         state=state,
         columns=COLUMNS.get(state, LIVE_COLUMNS),
         listed=page["items"],
@@ -116,7 +113,7 @@ async def show_queue(
 
 async def show_item(services: Services, request: Request, id: Annotated[ItemId, Query()]) -> Response:
     """Show all that is known about one item."""
-    item = await services.client.read(find_item, id)
+    item = await services.client.inspect(AsyncInspection.item, id)
     if item is None:
         text = (
             f"There is no item {id}. It may have been settled in a queue without history, its time in the history "
@@ -124,7 +121,7 @@ async def show_item(services: Services, request: Request, id: Annotated[ItemId, 
             "processed items."
         )
         return render_message(request, "No such item", text, HTTPStatus.NOT_FOUND)
-    return render(request, "item", item=await services.describe_item(item))
+    return render(request, "item", item=(await services.describe_items([item], whole=True))[0])
 
 
 async def show_letters(
@@ -141,11 +138,10 @@ async def show_letters(
     """Show dead letters, in groups and one by one."""
     is_exact = exact or queue in services.error_queues
     letters = await services.open_letters(queue, exact=is_exact)
-    options = {"handle": letters, "limit": COUNT_LIMIT, "groups": MAX_GROUPS}
-    group = partial(services.client.read, group_letters, select_letters(letters), **options)
-    (groups, more), _ = await services.letters.read((letters.name, letters._context.letters_of), group)
-    chosen = select_letters(letters, where=where or None, reason=reason or None, error=error or None)
-    page = await services.list_items(letters, replace(chosen, page=LISTED), cursor)
+    group = partial(services.client.read, letters.select().groups, limit=COUNT_LIMIT, groups=MAX_GROUPS)
+    (groups, more), _ = await services.letters.read((letters.name, letters.letters_of), group)
+    selected = letters.select(where=where or None, reason=reason or None, error=error or None)
+    page = await services.list_items(selected, LISTED, cursor)
     return render(
         request,
         "letters",
@@ -206,12 +202,12 @@ async def show_pipeline(services: Services, request: Request, name: str) -> Resp
 
 async def show_workers(services: Services, request: Request) -> Response:
     """Show the workers."""
-    return render(request, "workers", workers=await services.client.read(workers))
+    return render(request, "workers", workers=await services.client.inspect(AsyncInspection.workers))
 
 
 async def show_schedules(services: Services, request: Request) -> Response:
     """Show all schedules."""
-    return render(request, "schedules", schedules=await services.client.read(list_schedules))
+    return render(request, "schedules", schedules=await services.client.inspect(AsyncInspection.schedules))
 
 
 async def show_problem(request: Request, problem: dict[str, Any]) -> Response:
