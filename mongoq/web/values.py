@@ -24,6 +24,10 @@ from mongoq.protocol.history.query import Query as ItemQuery
 JSON_TYPE = "application/json"
 MAX_LISTED = 1_000
 """Items in one answer, at most."""
+TYPES: dict[str, Any] = dict.fromkeys(("since", "processed", "when"), datetime)
+TYPES |= dict.fromkeys(("until", "started"), datetime | None)
+TYPES |= {"priority": int | float | None, "sequence": str, "place": int, "_id": object}
+"""Types of the values of a cursor."""
 MAX_FILTER_CHARACTERS = 16_384
 """Characters of a filter in an address, at most."""
 
@@ -134,6 +138,8 @@ def make_cursor(rest: ItemQuery | None) -> str | None:
 def read_cursor(text: str | None, wanted: ItemQuery) -> ItemQuery:
     """Return the range of the next page of a list, from the cursor that the page before it has given.
 
+    It is checked: a caller may have written anything.
+
     Raises:
         ArgumentInvalid: the cursor is not one of such a list.
     """
@@ -141,33 +147,17 @@ def read_cursor(text: str | None, wanted: ItemQuery) -> ItemQuery:
         return wanted
     try:
         document = bson.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), PLAIN_OPTIONS)
-        rest = _resume(wanted, document)
-    except (binascii.Error, BSONError, KeyError, TypeError, ValueError, OverflowError) as error:
+        after = document["after"]
+        times = {name: document[field] for name, field in (("since", "since"), ("until", "until"), ("started", "at"))}
+        values = {**times, **({} if after is None else dict(after))}
+        if document["state"] != wanted.state or not (after is None or after.keys() == {*_position_fields(wanted)}):
+            raise ValueError("another list")
+        is_typed = all(isinstance(values[name], TYPES[name]) for name in values)
+        if not is_typed or isinstance(values.get("_id"), list | bson.Regex):
+            raise TypeError("no place of an item")
+    except (AttributeError, binascii.Error, BSONError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ArgumentInvalid("cursor", "it is no cursor of this list; leave it out to begin again") from error
-    return rest
-
-
-def _resume(wanted: ItemQuery, document: Mapping[str, Any]) -> ItemQuery:
-    """Return the range that a cursor's document continues, checked: a caller may have written anything."""
-    after, times = document["after"], {name: document[name] for name in ("since", "until", "at")}
-    if document["state"] != wanted.state or not isinstance(after, Mapping | None):
-        raise ValueError("another list")
-    if not all(isinstance(time, datetime | None) for time in times.values()) or times["since"] is None:
-        raise TypeError("a time is none")
-    rest = replace(wanted, since=times["since"], until=times["until"], started=times["at"])
-    if after is None:
-        return rest
-    if after.keys() != set(_position_fields(wanted)):
-        raise ValueError("another position")
-    if wanted.state == "blocked":
-        if not isinstance(after["sequence"], str) or not isinstance(after["place"], int):
-            raise TypeError("no item has this place")
-        return replace(rest, after=dict(after))
-    date = "processed" if wanted.state == "processed" else "when"
-    is_dated = isinstance(after[date], datetime) and isinstance(after.get("priority"), int | float | None)
-    if not is_dated or isinstance(after["_id"], list | bson.Regex):
-        raise TypeError("no document is there")
-    return replace(rest, after=dict(after))
+    return replace(wanted, **times, **({} if after is None else {"after": after}))
 
 
 def _position_fields(wanted: ItemQuery) -> tuple[str, ...]:
