@@ -45,7 +45,7 @@ class Awaited:
             return lambda **options: AwaitedBlock(value(**options))
         if name in ("history", "pages", "export"):
             return lambda **options: _iterated(value, options)
-        if name == "check_push":
+        if name in ("check_import", "check_push"):
             return value
         return lambda *args, **options: _called(value, args, options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
@@ -11,7 +12,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.item import Document, Item
 from mongoq.protocol.history import dead_letters, query
 from mongoq.protocol.history.dead_letters import FailureGroup, ReleasedSequence
-from mongoq.protocol.history.query import BoundedCount, Query, Search
+from mongoq.protocol.history.query import PAGE, BoundedCount, Query, Search
 from mongoq.protocol.history.transfer import exported_fields
 from mongoq.protocol.state.context import QueueContext
 
@@ -74,9 +75,11 @@ class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
         documents, behind, _ = await self._run(query.read_slice, self.query)
         return self._items(documents), behind
 
-    async def pages(self, *, progress: Callable[[int], object] | None = None) -> AsyncIterator[list[Item[M]]]:
-        """Iterate over the selected items in lists, as many as one command has found (``find``); none is empty."""
-        async for documents in self._slices(progress):
+    async def pages(
+        self, *, page: int = PAGE, progress: Callable[[int], object] | None = None
+    ) -> AsyncIterator[list[Item[M]]]:
+        """Iterate over the selected items in lists of ``page`` items at most (``find``); none is empty."""
+        async for documents in self._slices(count(page, "page"), progress):
             if items := self._items(documents):
                 yield items
 
@@ -89,7 +92,7 @@ class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
         item has its id, payload, due date, priority, attempts, key, headers, failure, origin and trail, and no
         reservation: a reserved one is due when its lease ends.
         """
-        async for documents in self._slices(progress):
+        async for documents in self._slices(PAGE, progress):
             unreadable = [each["_id"] for each in documents if isinstance(each, UnreadableDocument)]
             readable = [each for each in documents if not isinstance(each, UnreadableDocument)]
             yield list(map(exported_fields, readable)), unreadable
@@ -112,8 +115,8 @@ class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
         """Return the sequences that go on when the selected dead letters are gone, and how many more may (``find``)."""
         return await self._run(dead_letters.find_releases, self.query)
 
-    async def _slices(self, progress: Callable[[int], object] | None) -> AsyncIterator[list[Document]]:
-        search = Search(self._context, self.query)
+    async def _slices(self, page: int, progress: Callable[[int], object] | None) -> AsyncIterator[list[Document]]:
+        search = Search(self._context, replace(self.query, page=page))
         while search.rest is not None:
             yield await self._run_flow(search.read())
             if progress is not None:

@@ -9,18 +9,10 @@ from keyword import iskeyword
 from typing import Any
 
 import click
-from pymongo.errors import PyMongoError
 
 import mongoq
-from mongoq.cli.base.errors import (
-    INTERRUPTED,
-    OPERATION_FAILED,
-    UNAVAILABLE,
-    describe_driver_error,
-    describe_error,
-)
+from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED, explain
 from mongoq.cli.base.output import discard_stdout, printable
-from mongoq.errors import MongoqError
 
 COMMANDS: Mapping[str, str] = {
     "worker": "processes.worker",
@@ -28,8 +20,8 @@ COMMANDS: Mapping[str, str] = {
     "watch": "inspect.watch",
     "peek": "inspect.items",
     "show": "inspect.items",
-    "history": "inspect.history",
-    "workers": "inspect.workers",
+    "history": "inspect.items",
+    "workers": "inspect.queues",
     "schedules": "change.schedules",
     "bindings": "inspect.queues",
     "stats": "inspect.queues",
@@ -103,27 +95,18 @@ def _errors_explained(ctx: click.Context) -> Iterator[None]:
         # The reader of our output has ended; Python would complain once more while it flushes at exit.
         discard_stdout()
         ctx.exit(0)
-    except MongoqError as error:
-        fail(ctx, *describe_error(error))
-    except PyMongoError as error:
-        fail(ctx, describe_driver_error(error), UNAVAILABLE)
     except HELP_ERRORS:
         raise
-    except click.ClickException as error:
-        fail(ctx, _describe_usage(error), error.exit_code)
     except OSError as error:
         # A full disk behind stdout; Python would complain once more while it flushes at exit.
         discard_stdout()
         place = f"{error.filename}: " if error.filename else ""
         fail(ctx, f"{place}{error.strerror or error}", OPERATION_FAILED)
-
-
-def _describe_usage(error: click.ClickException) -> str:
-    """Return an error of click in one line; with an error of its parser, the help page is named."""
-    message = error.format_message()
-    if isinstance(error, click.UsageError) and type(error) is not click.UsageError and error.ctx is not None:
-        return f"{message.rstrip('.')}; see {error.ctx.command_path} --help"
-    return message
+    except Exception as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        fail(ctx, *explained)
 
 
 def fail(ctx: click.Context, message: str, code: int) -> None:

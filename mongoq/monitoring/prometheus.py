@@ -9,8 +9,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -23,10 +23,8 @@ from mongoq.model.encoding.error_text import name_of
 from mongoq.model.process import EVENTS
 from mongoq.monitoring.durations import BUCKET_SECONDS, RunDurations
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.protocol.coordination.heartbeats import workers
-from mongoq.protocol.flow import Flow
-from mongoq.protocol.insight import BUDGET, QueueInsight, read_queues
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.protocol.insight import BUDGET, QueueInsight
 from mongoq.sync import Broker
 from mongoq.worker.aio.worker import AsyncWorker
 from mongoq.worker.threads.worker import Worker
@@ -39,7 +37,14 @@ except ImportError as error:
     hint = "metrics need prometheus-client: install mongoq-driver[prometheus] (pip install '.[prometheus]')"
     raise ImportError(hint, name=error.name) from error
 
-__all__ = ["BrokerCollector", "BrokerReading", "DurationsCollector", "PrometheusMetrics", "read_broker"]
+__all__ = [
+    "BrokerCollector",
+    "BrokerReading",
+    "DurationsCollector",
+    "PrometheusMetrics",
+    "read_broker",
+    "read_broker_async",
+]
 
 logger = logging.getLogger("mongoq.metrics")
 
@@ -57,21 +62,34 @@ AsgiApp = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitab
 
 @dataclass(frozen=True, slots=True)
 class BrokerReading:
-    """State of all queues, the number of live workers, and the seconds of the longest overdue run of each queue."""
+    """State of all queues, and the records of the live workers."""
 
-    queues: list[QueueInsight]
-    workers: int
-    overdue: Mapping[str, float] = field(default_factory=dict)
+    queues: Sequence[QueueInsight]
+    workers: Sequence[WorkerRecord]
+
+    @property
+    def overdue(self) -> dict[str, float]:
+        """Seconds of the longest overdue run of each queue."""
+        overdue: dict[str, float] = {}
+        for queue, length in (run for record in self.workers for run in record.overdue.items()):
+            overdue[queue] = max(length.total_seconds(), overdue.get(queue, 0.0))
+        return overdue
 
 
-def read_broker(broker: BrokerContext, *, budget: int = BUDGET) -> Flow[BrokerReading]:
-    """Read the state of all queues, and count the live workers: what ``read_queues`` takes, and one ``find``."""
-    queues = yield from read_queues(broker, budget=budget)
-    records = [record for record in (yield from workers(broker)) if record.alive]
-    overdue: dict[str, float] = {}
-    for queue, length in (run for record in records for run in record.overdue.items()):
-        overdue[queue] = max(length.total_seconds(), overdue.get(queue, 0.0))
-    return BrokerReading(queues, len(records), overdue)
+def read_broker(broker: Broker, *, budget: int = BUDGET, within: float = READ_SECONDS) -> BrokerReading:
+    """Read the state of all queues and the live workers, in ``within`` seconds at most."""
+    inspection = broker.inspect(within=within)
+    queues, records = inspection.queues(budget=budget), inspection.workers()
+    return BrokerReading(queues, [record for record in records if record.alive])
+
+
+async def read_broker_async(
+    broker: AsyncBroker, *, budget: int = BUDGET, within: float = READ_SECONDS
+) -> BrokerReading:
+    """Do the same with an ``AsyncBroker``."""
+    inspection = broker.inspect(within=within)
+    queues, records = await inspection.queues(budget=budget), await inspection.workers()
+    return BrokerReading(queues, [record for record in records if record.alive])
 
 
 class BrokerCollector(Collector):
@@ -197,12 +215,13 @@ def make_metrics(reading: BrokerReading | None, seconds: float) -> Iterable[Metr
     families.duration.add_metric([], seconds)
     if reading is None:
         return families.all()
-    families.workers.add_metric([], reading.workers)
+    families.workers.add_metric([], len(reading.workers))
+    overdue = reading.overdue
     graves = {queue.dead_queue for queue in reading.queues}
     for queue in reading.queues:
         is_grave = queue.name in graves or queue.name.endswith(DEAD_SUFFIX)
         _add_queue(families, queue, is_waiting=queue.consumers > 0 or not is_grave)
-        families.overdue.add_metric([queue.name], reading.overdue.get(queue.name, 0.0))
+        families.overdue.add_metric([queue.name], overdue.get(queue.name, 0.0))
     return families.all()
 
 
@@ -356,11 +375,11 @@ class PrometheusMetrics:
 
     def _read(self) -> BrokerReading:
         assert isinstance(self._broker, Broker)
-        return self._broker._run_within(self._seconds, read_broker, budget=self._budget)
+        return read_broker(self._broker, budget=self._budget, within=self._seconds)
 
     async def _read_async(self) -> BrokerReading:
         assert isinstance(self._broker, AsyncBroker)
-        return await self._broker._run_within(self._seconds, read_broker, budget=self._budget)
+        return await read_broker_async(self._broker, budget=self._budget, within=self._seconds)
 
 
 def _to_environ(scope: Scope) -> dict[str, Any]:

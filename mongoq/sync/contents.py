@@ -162,6 +162,15 @@ class Contents(Runner[QueueContext[M]]):
         chosen = wanted.without_later(as_of, self._context.broker.clock)
         return ItemSelection(self._driver, self._context, chosen)
 
+    def check_import(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Check that these are items as ``select(…).export`` returns them, without any I/O.
+
+        Raises:
+            ArgumentInvalid: one of them is not; the message names the field.
+        """
+        for item in items:
+            check_import(self._context, item)
+
     def import_items(self, items: Iterable[Mapping[str, Any]], *, dry_run: bool = False) -> ImportResult:
         """Add items that ``select(…).export`` has returned, each once, and return the result (``insert``, ``find``).
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
@@ -12,7 +13,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.item import Document, Item
 from mongoq.protocol.history import dead_letters, query
 from mongoq.protocol.history.dead_letters import FailureGroup, ReleasedSequence
-from mongoq.protocol.history.query import BoundedCount, Query, Search
+from mongoq.protocol.history.query import PAGE, BoundedCount, Query, Search
 from mongoq.protocol.history.transfer import exported_fields
 from mongoq.protocol.state.context import QueueContext
 
@@ -75,9 +76,9 @@ class ItemSelection(Runner[QueueContext[M]]):
         documents, behind, _ = self._run(query.read_slice, self.query)
         return self._items(documents), behind
 
-    def pages(self, *, progress: Callable[[int], object] | None = None) -> Iterator[list[Item[M]]]:
-        """Iterate over the selected items in lists, as many as one command has found (``find``); none is empty."""
-        for documents in self._slices(progress):
+    def pages(self, *, page: int = PAGE, progress: Callable[[int], object] | None = None) -> Iterator[list[Item[M]]]:
+        """Iterate over the selected items in lists of ``page`` items at most (``find``); none is empty."""
+        for documents in self._slices(count(page, "page"), progress):
             if items := self._items(documents):
                 yield items
 
@@ -90,7 +91,7 @@ class ItemSelection(Runner[QueueContext[M]]):
         item has its id, payload, due date, priority, attempts, key, headers, failure, origin and trail, and no
         reservation: a reserved one is due when its lease ends.
         """
-        for documents in self._slices(progress):
+        for documents in self._slices(PAGE, progress):
             unreadable = [each["_id"] for each in documents if isinstance(each, UnreadableDocument)]
             readable = [each for each in documents if not isinstance(each, UnreadableDocument)]
             yield list(map(exported_fields, readable)), unreadable
@@ -111,8 +112,8 @@ class ItemSelection(Runner[QueueContext[M]]):
         """Return the sequences that go on when the selected dead letters are gone, and how many more may (``find``)."""
         return self._run(dead_letters.find_releases, self.query)
 
-    def _slices(self, progress: Callable[[int], object] | None) -> Iterator[list[Document]]:
-        search = Search(self._context, self.query)
+    def _slices(self, page: int, progress: Callable[[int], object] | None) -> Iterator[list[Document]]:
+        search = Search(self._context, replace(self.query, page=page))
         while search.rest is not None:
             yield self._run_flow(search.read())
             if progress is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from anyio import to_thread
 from fastapi import HTTPException, Query, Request, Response
 
 from mongoq import BoundedCount
-from mongoq.aio import AsyncInspection
+from mongoq.aio import AsyncBroker, AsyncInspection
 from mongoq.errors import ArgumentInvalid, MongoqError
 from mongoq.model.health import Health
 from mongoq.model.settings import SETTINGS
@@ -207,7 +208,7 @@ async def show_metrics(services: Services) -> Response:
     try:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-        from mongoq.monitoring.prometheus import BrokerCollector, read_broker
+        from mongoq.monitoring.prometheus import BrokerCollector, read_broker, read_broker_async
     except ImportError as error:
         raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, NEEDED_EXTRA) from error
     if services.metrics is None:
@@ -218,7 +219,8 @@ async def show_metrics(services: Services) -> Response:
 
     async def read() -> Any:
         broker = await services.client.open()
-        return await services.client.read(broker._run, read_broker, within=SCRAPE_SECONDS)
+        reader = read_broker_async if isinstance(broker, AsyncBroker) else read_broker
+        return await services.client.read(partial(reader, broker, within=SCRAPE_SECONDS))
 
     await collector.refresh_async(read)
     # In a thread: with thousands of queues, the text alone would hold up the event loop.

@@ -142,6 +142,7 @@ async def test_exported_items_can_be_imported_elsewhere(shell: Shell) -> None:
     items = [item for each in chosen async for found, _ in each.export() for item in found]
     assert [item["payload"] for item in items] == ["live", "done"]
     shell.raw.delete_many({"q": "orders"})
+    other.check_import(items)
     assert (await other.import_items(items, dry_run=True)).pushed == 2
     assert await other.size() == 0
     assert (await other.import_items(items)).pushed == 2

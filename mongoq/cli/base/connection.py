@@ -18,7 +18,6 @@ import click
 import mongoq
 from mongoq.cli.base.output import Output
 from mongoq.drivers.connection_string import list_unknown_options
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.sync import Broker
 
 logger = logging.getLogger("mongoq.cli")
@@ -57,9 +56,8 @@ def with_broker(function: F) -> F:
 
 
 def _at(ago: Ago, broker: Broker) -> datetime:
-    broker._run(ensure_broker_ready, write=False)  # reads the server's clock
     try:
-        return broker._context.clock.now() - ago.length
+        return broker.inspect().now() - ago.length
     except OverflowError:
         return datetime.min.replace(tzinfo=UTC)
 
@@ -81,13 +79,9 @@ def with_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line.")(function)
 
 
-def connect(
-    uri: str | None, database: str | None, collection: str | None, *, timeout: float = TIMEOUT_SECONDS
-) -> Broker:
+def connect(*, timeout: float = TIMEOUT_SECONDS, **place: str | None) -> Broker:
     """Connect to the server that the options name, or else the environment or pyproject.toml."""
-    place = find_place(uri, database, collection)
-    options = {name: value for name, value in place.items() if name != "uri" and value is not None}
-    return mongoq.connect(place["uri"] or "", timeout=timeout, **options)  # type: ignore[arg-type]
+    return mongoq.connect(timeout=timeout, **find_place(**place))  # type: ignore[arg-type]
 
 
 def new_queue_text(broker: Broker) -> str:
@@ -95,15 +89,15 @@ def new_queue_text(broker: Broker) -> str:
     return f", a new queue in {broker.namespace}"
 
 
-def find_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:
+def find_place(**given: str | None) -> dict[str, str]:
     """Return URI, database and collection; what no option and no variable gives comes from pyproject.toml.
 
     Raises:
         click.UsageError: there is no URI, or pyproject.toml has one that cannot be read, or the command line shows a
             password to every user of the machine.
     """
-    place = read_place(uri, database, collection)
-    if not place["uri"]:
+    place = read_place(**given)
+    if "uri" not in place:
         raise click.UsageError(
             "no server is named: give --uri mongodb://HOST, or set MONGOQ_URI, or put uri into [tool.mongoq] of "
             "pyproject.toml"
@@ -115,15 +109,11 @@ def find_place(uri: str | None, database: str | None, collection: str | None) ->
     return place
 
 
-def read_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:
-    """Return URI, database and collection as ``find_place``, with ``None`` for each that nothing gives.
-
-    Raises:
-        click.UsageError: as ``find_place``, but for a missing URI.
-    """
-    refuse_shown_password(uri)
-    place = {**_read_project(), **{k: v for k, v in zip(SETTINGS, (uri, database, collection), strict=True) if v}}
-    return {name: place.get(name) for name in SETTINGS}
+def read_place(**given: str | None) -> dict[str, str]:
+    """Return URI, database and collection as ``find_place``; a URI may be missing as well."""
+    refuse_shown_password(given["uri"])
+    place = {**_read_project(), **{name: value for name, value in given.items() if value}}
+    return {name: value for name, value in place.items() if value}
 
 
 def refuse_shown_password(uri: str | None) -> None:

@@ -1,7 +1,8 @@
-"""Exit codes, and errors of the driver in one line."""
+"""Exit codes, and errors in one line."""
 
 from __future__ import annotations
 
+import click
 from pymongo.errors import OperationFailure, PyMongoError
 
 from mongoq.drivers.errors import describe_refused_user, is_refused_user
@@ -19,15 +20,24 @@ STATE_ARGUMENTS = ("queue", "schedule", "host")
 """Arguments whose errors say in a sentence what the command has met: an unknown queue, a port in use."""
 
 
-def describe_error(error: MongoqError) -> tuple[str, int]:
-    """Return an error of mongoq in one line, and its exit code."""
+def explain(error: Exception) -> tuple[str, int] | None:
+    """Return an error in one line, and its exit code; ``None`` for an error that is a fault of the program."""
     if isinstance(error, ServerUnavailable):
         return str(error), UNAVAILABLE
-    if not isinstance(error, ArgumentInvalid):
+    if isinstance(error, ArgumentInvalid):
+        is_state = error.argument in STATE_ARGUMENTS
+        return (error.problem, OPERATION_FAILED) if is_state else (str(error), WRONG_USAGE)
+    if isinstance(error, MongoqError):
         return str(error), OPERATION_FAILED
-    if error.argument in STATE_ARGUMENTS:
-        return error.problem, OPERATION_FAILED
-    return str(error), WRONG_USAGE
+    if isinstance(error, PyMongoError):
+        return describe_driver_error(error), UNAVAILABLE
+    if not isinstance(error, click.ClickException):
+        return None
+    message = error.format_message()
+    if isinstance(error, click.UsageError) and type(error) is not click.UsageError and error.ctx is not None:
+        # An error of click's parser: the help page says more.
+        message = f"{message.rstrip('.')}; see {error.ctx.command_path} --help"
+    return message, error.exit_code
 
 
 def describe_driver_error(error: PyMongoError) -> str:

@@ -1,4 +1,4 @@
-"""JSON lines of a file or of stdin: read as they arrive, each with its number, so that errors can name it."""
+"""JSON lines of a file or of stdin: read as they arrive, and sent to a queue; errors name the line by its number."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from bson.errors import InvalidBSON
+
+from mongoq.cli.base.output import Meter, Output
 from mongoq.errors import MongoqError
 from mongoq.model.encoding.extended_json import read_json
 
@@ -13,7 +16,8 @@ CHUNK_BYTES = 1024 * 1024
 """Bytes that are read at a time, at most."""
 MAX_LINE_BYTES = 256 * 1024 * 1024
 """Bytes of one line, at most: the largest item takes about so many in canonical extended JSON."""
-
+BATCH = 1_000
+"""Lines that are sent at a time, at most."""
 PLACE = re.compile(r": line 1 column (\d+) \(char \d+\)$")
 """Place of an error in the message of Python's parser, which has been given one line."""
 Line = tuple[int, bytes]
@@ -74,3 +78,72 @@ def read_lines(stream: Any) -> Iterator[list[Line]]:
 
 def _number_lines(lines: list[bytes], before: int) -> list[Line]:
     return [(number, line) for number, line in enumerate(lines, before + 1) if line.strip()]
+
+
+class LineSender:
+    """Sends the lines of a stream to a queue, batch by batch; a line that is no item ends it.
+
+    Attributes:
+        output: output of the command.
+        dry_run: True to check the lines alone.
+        has_begun: True once a batch may have been sent.
+        verb: what happens to the lines, such as "pushed".
+    """
+
+    verb: str
+
+    def __init__(self, output: Output, *, dry_run: bool) -> None:
+        self.output = output
+        self.dry_run = dry_run
+        self.has_begun = False
+
+    def parse(self, text: bytes) -> Any:
+        """Return the item of a line; raises ``ValueError`` or ``InvalidBSON`` if it is none."""
+        raise NotImplementedError
+
+    def send(self, items: list[Any], numbers: list[int]) -> None:
+        """Send items, whose lines have these numbers; check them in a dry run."""
+        raise NotImplementedError
+
+    def state(self) -> str:
+        """Return what was sent so far."""
+        raise NotImplementedError
+
+    def hint(self) -> str:
+        """Return what follows the state after Ctrl-C."""
+        raise NotImplementedError
+
+    def read_all(self, stream: Any, *, prints: bool = False) -> None:
+        """Send all lines.
+
+        Raises:
+            LineInvalid: a line is no item; the lines before it are sent, and no others.
+        """
+        try:
+            with Meter(prints=prints) as meter:
+                for lines in read_lines(stream):
+                    for start in range(0, len(lines), BATCH):
+                        self._send_lines(lines[start : start + BATCH])
+                        meter.show(self.state())
+        except LineInvalid as invalid:
+            raise LineInvalid(invalid.number, invalid.problem, self.state()) from None
+        except KeyboardInterrupt:
+            did = f"; {self.state()}{self.hint()}" if self.has_begun else f": nothing was {self.verb}"
+            self.output.note(f"stopped{did}")
+            raise
+
+    def _send_lines(self, lines: list[Line]) -> None:
+        self.has_begun = self.has_begun or not self.dry_run
+        items, numbers = [], []
+        bad: LineInvalid | None = None
+        for number, text in lines:
+            try:
+                items.append(self.parse(text))
+            except (ValueError, InvalidBSON) as error:
+                bad = LineInvalid(number, str(error))
+                break
+            numbers.append(number)
+        if items:
+            self.send(items, numbers)
+        if bad is not None:
+            raise bad

@@ -8,12 +8,19 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+import click
+
+from mongoq.cli.base.arguments import with_options
 from mongoq.cli.base.output import printable
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
 FIELD_PREFIX = "mongoq_"
 """Beginning of the attributes that mongoq adds to its records, such as ``mongoq_queue``."""
+log_options = with_options(
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    ),
+    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+)
 
 
 def configure_logging(level: str, format: str) -> None:

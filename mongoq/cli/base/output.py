@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import click
 from bson import ObjectId, json_util
@@ -17,8 +18,10 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from mongoq.model.copies import Replayed
 from mongoq.model.encoding.error_text import escape_controls
 from mongoq.model.encoding.extended_json import JSON_OPTIONS, duration_text, time_text
+from mongoq.protocol.history.transfer import ImportResult
 
 PIPE_WIDTH = 1_000
 """Characters in a line of a table that goes to a file or to another program, at most."""
@@ -28,6 +31,8 @@ MIN_WIDTH = 16
 """Characters that a shortened text keeps in a narrow terminal."""
 MIN_FOLDED_WIDTH = 8
 """Characters of a column whose texts go on in the next line, at least."""
+REDRAW_SECONDS = 0.1
+"""Seconds from one drawing of a line of progress to the next, at least."""
 
 
 class Output:
@@ -84,13 +89,72 @@ class Output:
         """
         click.echo(printable(text, keep=keep), file=sys.stderr if self.as_json else sys.stdout)
 
+    def result(self, document: Mapping[str, Any], text: str) -> None:
+        """Print the result of a command: the document with ``--json``, else the sentence."""
+        if self.as_json:
+            self.document(document)
+        else:
+            self.line(text)
+
+    def refusals(self, done: Replayed | ImportResult) -> None:
+        """Print the items that were refused, a line each."""
+        for id, reason in done.refusals:
+            self.line(f"refused {id}: {reason}")
+        if done.refused > len(done.refusals):
+            self.line(f"refused {done.refused - len(done.refusals):,} more")
+
     def note(self, text: str) -> None:
         """Print a remark about the result to stderr."""
         click.echo(printable(text, keep=""), err=True)
 
-    def progress(self, text: str) -> AbstractContextManager[Any]:
-        """Return a block that shows a text with a spinner while it lasts, if a person looks at the terminal."""
-        return Console(stderr=True).status(Text(text)) if sys.stderr.isatty() else nullcontext()
+    @contextmanager
+    def explaining(self, explain: Callable[[], str]) -> Iterator[None]:
+        """Say after Ctrl-C in the block how far the command came; the exit code follows from the error."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.note(f"stopped; {explain()}")
+            raise
+
+
+class Meter:
+    """Line on stderr with the progress so far; it is shown only at a terminal, and erased at the end.
+
+    Args:
+        prints: the command prints results meanwhile: the line would mix with them if they go to a terminal too.
+    """
+
+    def __init__(self, *, prints: bool = False) -> None:
+        self._is_shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+        self._drawn_at = float("-inf")
+        self._width = 0
+
+    def __enter__(self) -> Self:
+        """Return the meter itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Erase the line."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Erase the line: the command is about to print."""
+        if self._width:
+            click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
+            self._width = 0
+
+    def count(self, what: str) -> Callable[[int], None]:
+        """Return a function that shows a number of items with what was done to them, such as ``searched``."""
+        return lambda number: self.show(f"{number:,} items {what}")
+
+    def show(self, text: str) -> None:
+        """Draw the line anew, unless it was drawn a moment ago."""
+        now = time.monotonic()
+        if not self._is_shown or now - self._drawn_at < REDRAW_SECONDS:
+            return
+        self._drawn_at, line = now, printable(text, keep="")
+        click.echo("\r" + line.ljust(self._width), nl=False, err=True)
+        self._width = max(self._width, len(line))
 
 
 def discard_stdout() -> None:

@@ -3,45 +3,44 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import agreed_limit, amount, changes_nothing, count_items, may_change, time_of_count
-from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
-from mongoq.cli.base.confirmation import Confirmation, with_confirmation
+from mongoq.cli.base.arguments import (
+    COUNT,
+    OBJECT_ID,
+    QUEUE,
+    examples,
+    queue_argument,
+    where_option,
+    with_options,
+)
+from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.help import examples
-from mongoq.cli.base.output import Output, cell
-from mongoq.cli.base.progress import DELETION_INTERRUPTED, Meter, explain_interruption
-from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
+from mongoq.cli.base.output import Meter, Output, cell
+from mongoq.cli.change.deletion import INTERRUPTED_DELETION
+from mongoq.cli.change.replay import report, target_text
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item
 from mongoq.model.item_document import item_document, to_plain
-from mongoq.protocol.admin import purge
-from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.query import BoundedCount, Query, count_free
-from mongoq.protocol.insight import find_dead_queue
-from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.sync import Broker, DeadQueue
+from mongoq.sync.selection import GROUPED_LETTERS, MAX_GROUPS, ItemSelection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 LISTED = 20
 """Letters in one list, unless ``--limit`` gives another number."""
-GROUPED = 100_000
-"""Letters that ``dead list --group`` examines, at most."""
 NAMED = 3
 """Sequences that a question names, at most."""
-GROUPS = 100
-"""Groups in one list, at most."""
+SENT_TOGETHER = 500
+"""Letters that one page of a replay sends, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,7 @@ class LetterOptions:
     """Selection of letters, as the options of a command give it.
 
     Attributes:
+        queue: queue or stage that they died in, or the dead queue.
         ids: only these letters; empty for all.
         where: filter on payloads.
         stage: stage of a pipeline that they failed in.
@@ -58,6 +58,7 @@ class LetterOptions:
         exact: True if the name is that of the dead queue itself.
     """
 
+    queue: str
     ids: Sequence[ObjectId]
     where: Mapping[str, Any] | None
     stage: str | None
@@ -72,43 +73,15 @@ class LetterOptions:
         names = ("where", "stage", "reason", "error")
         return {"ids": list(self.ids) or None, **{name: getattr(self, name) for name in names}}
 
-    def open(self, broker: Broker, queue: str) -> DeadQueue:
-        """Return the dead queue that the name in the command stands for."""
-        return open_letters(broker, queue, exact=self.exact)
+    def open(self, broker: Broker) -> tuple[DeadQueue, ItemSelection[Any]]:
+        """Return the dead queue that the name in the command stands for, and the letters chosen in it."""
+        letters = broker.inspect().dead_queue(self.queue, exact=self.exact)
+        return letters, letters.select(**self.filters)
 
-    def select(self, letters: DeadQueue, until: datetime | None = None) -> Query:
-        """Return the selection, checked, without letters that came after ``until``."""
-        return dead_letters.selection(letters._context, **self.filters, until=until)
-
-    def read(self, letters: DeadQueue, limit: int) -> list[Item[Any]]:
-        """Return the first selected letters; a search for them shows its progress."""
-        with Meter() as meter:
-            return letters._run(
-                dead_letters.read_letters, self.select(letters), limit=limit, progress=meter.count("searched")
-            )
-
-    def count(self, letters: DeadQueue) -> BoundedCount:
-        """Count the selected letters that no caller holds."""
-        return count_items(letters, count_free, self.select(letters), at_most=self.limit)
-
-    def explain_nothing(self, letters: DeadQueue) -> Replayed:
-        """Return the result of a replay that sends nothing, with what has become of the letters with these ids."""
-        if not self.ids:
-            return Replayed()
-        ids = dict.fromkeys(self.ids)
-        there = {letter.id for letter in letters._run(dead_letters.read_letters, self.select(letters), limit=len(ids))}
-        return Replayed(found=len(there), skipped=len(there), missing=tuple(id for id in ids if id not in there))
-
-
-def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueue:
-    """Return the dead queue of a queue or stage, or the dead queue that itself has this name, as ``exact`` says.
-
-    Raises:
-        QueueUnknown: no queue has this name, and no stage that has letters.
-        ArgumentInvalid: the queue has no dead queue, or several hold its letters.
-    """
-    name, letters_of = broker._run(find_dead_queue, queue, exact=exact)
-    return broker.dead_queue(name)._with(letters_of=letters_of)
+    def describe_nothing(self, letters: DeadQueue) -> str:
+        """Return what is said where no letter was found."""
+        is_filtered = any(value is not None for value in self.filters.values())
+        return f"{letters.name} holds no {'such ' if is_filtered else ''}letters"
 
 
 def with_letters(function: F) -> F:
@@ -119,18 +92,22 @@ def with_letters(function: F) -> F:
         chosen = LetterOptions(**{name: options.pop(name) for name in LetterOptions.__slots__})
         return function(*args, chosen=chosen, **options)
 
-    added = (
+    added = with_options(
+        queue_argument,
         click.option("--id", "ids", type=OBJECT_ID, multiple=True, help="Only this letter; repeatable."),
-        click.option("--where", type=FILTER, help='Filter on payloads in JSON, such as \'{"city": "Paris"}\'.'),
+        where_option,
         click.option("--stage", help="Stage of a pipeline that buried them."),
         click.option("--reason", help="Reason of their burial, the whole text."),
         click.option("--error", metavar="TYPE", help="Type of their errors, such as ValueError or app.errors.NoCity."),
         click.option("--limit", type=COUNT, help="Letters, at most, the first ones."),
         click.option("--exact", is_flag=True, help="QUEUE itself is the dead queue, whatever it holds."),
     )
-    for option in reversed(added):
-        command = option(command)
-    return command  # type: ignore[return-value]
+    return added(command)  # type: ignore[return-value]
+
+
+def _read(selection: ItemSelection[Any], limit: int) -> list[Item[Any]]:
+    with Meter() as meter:
+        return selection.read(limit, progress=meter.count("searched"))
 
 
 @click.group(short_help="Show, send back and delete dead letters.")
@@ -142,30 +119,34 @@ def dead() -> None:
 
 
 @dead.command("list")
-@click.argument("queue", type=QUEUE)
-@click.option("--group", is_flag=True, help="Group them by reason and type of error, with counts.")
 @with_letters
+@click.option("--group", is_flag=True, help="Group them by reason and type of error, with counts.")
 @with_broker
-def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Broker, output: Output) -> None:
+def list_letters(*, group: bool, chosen: LetterOptions, broker: Broker, output: Output) -> None:
     """List dead letters of QUEUE, the first 20 unless --limit says otherwise."""
-    letters = chosen.open(broker, queue)
+    letters, selection = chosen.open(broker)
     if group:
-        _print_groups(letters, chosen, output)
-        return
-    limit = chosen.limit or LISTED
-    found = chosen.read(letters, limit)
-    columns = ("id", "died", "queue", "stage", "holds", "reason", "error", "message")
-    empty = _nothing(letters, chosen)
-    holding = letters._run(find_held_letters, found)
-    rows = _rows((_row(letter, is_holding=id_key(letter.id) in holding) for letter in found), output)
-    output.table(columns, rows, empty=empty, optional=["stage", "holds"], shortened=["message"])
-    if len(found) == limit and chosen.limit is None and not output.as_json:
+        if chosen.ids:
+            raise click.UsageError("--group counts all letters of a kind; leave --id out")
+        groups, is_more = selection.groups()
+        columns: tuple[str, ...] = ("number", "reason", "error", "example", "first", "last")
+        rows = list(map(asdict, groups))
+    else:
+        limit = chosen.limit or LISTED
+        found = _read(selection, limit)
+        columns = ("id", "died", "queue", "stage", "holds", "reason", "error", "message")
+        holds = broker.inspect().holders(found)
+        rows = [_row(letter, is_holding=is_holding) for letter, is_holding in zip(found, holds, strict=True)]
+    if output.as_json:  # ids and times are strings, so that scripts can pass them on
+        rows = list(map(to_plain, rows))
+    optional, empty = ["stage", "holds"], chosen.describe_nothing(letters)
+    output.table(columns, rows, empty=empty, optional=optional, shortened=["message"])
+    if group and is_more:
+        output.note(f"of the first {GROUPED_LETTERS:,} letters; there are more")
+    if group and len(rows) == MAX_GROUPS:
+        output.note(f"the {MAX_GROUPS} largest groups; there may be more")
+    if not group and len(rows) == limit and chosen.limit is None and not output.as_json:
         output.note(f"the first {limit}; --limit shows more, --group shows counts")
-
-
-def _rows(rows: Iterable[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
-    """Return rows for a table; in JSON, ids and times are strings, so that scripts can pass them on."""
-    return [to_plain(row) if output.as_json else row for row in rows]
 
 
 def _row(letter: Item[Any], *, is_holding: bool) -> dict[str, Any]:
@@ -182,47 +163,27 @@ def _row(letter: Item[Any], *, is_holding: bool) -> dict[str, Any]:
     }
 
 
-def _nothing(letters: DeadQueue, chosen: LetterOptions) -> str:
-    is_filtered = any(value is not None for value in chosen.filters.values())
-    return f"{letters.name} holds no {'such ' if is_filtered else ''}letters"
-
-
-def _print_groups(letters: DeadQueue, chosen: LetterOptions, output: Output) -> None:
-    selected = chosen.select(letters)
-    if selected.ids is not None:
-        raise click.UsageError("--group counts all letters of a kind; leave --id out")
-    with output.progress("counting …"):
-        groups, is_more = letters._run(dead_letters.group_letters, selected, limit=GROUPED, groups=GROUPS)
-    columns = ("number", "reason", "error", "example", "first", "last")
-    output.table(columns, _rows(map(asdict, groups), output), empty=_nothing(letters, chosen))
-    if is_more:
-        output.note(f"of the first {GROUPED:,} letters; there are more")
-    if len(groups) == GROUPS:
-        output.note(f"the {GROUPS} largest groups; there may be more")
-
-
 @dead.command()
-@click.argument("queue", type=QUEUE)
 @with_letters
 @with_broker
-def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -> None:
+def show(*, chosen: LetterOptions, broker: Broker, output: Output) -> None:
     """Show dead letters of QUEUE with payload and traceback, the first one unless --limit says otherwise."""
-    letters = chosen.open(broker, queue)
+    letters, selection = chosen.open(broker)
     limit = chosen.limit or max(len(chosen.ids), 1)
-    found = chosen.read(letters, limit)
-    holding = letters._run(find_held_letters, found)
+    found = _read(selection, limit)
+    holds = broker.inspect().holders(found)
     for place, letter in enumerate(found):
         if output.as_json:
             output.document(item_document(letter, whole=True))
         else:
-            lines = _describe(letter, is_holding=id_key(letter.id) in holding)
+            lines = _describe(letter, is_holding=holds[place])
             output.line(("\n" if place else "") + "\n".join(lines), keep="\n\t")
     missing = set(chosen.ids) - {letter.id for letter in found}
     if not found or missing:
         for id in sorted(missing):
             output.note(f"{letters.name} holds no letter {id}")
         if not missing:
-            output.note(_nothing(letters, chosen))
+            output.note(chosen.describe_nothing(letters))
         click.get_current_context().exit(OPERATION_FAILED)
 
 
@@ -264,61 +225,58 @@ def _indent(value: Any, width: int = 10) -> str:
         "mongoq dead replay orders --id 65f0c0ffee65f0c0ffee0001 --yes",
     )
 )
-@click.argument("queue", type=QUEUE)
-@click.option("--to", type=QUEUE, help="Send all of them to this queue, instead of the queues that they died in.")
 @with_letters
-@with_confirmation
-@with_broker
-def replay(
-    *, queue: str, to: str | None, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output
-) -> None:
+@click.option("--to", type=QUEUE, help="Send all of them to this queue, instead of the queues that they died in.")
+@with_change
+def replay(*, to: str | None, chosen: LetterOptions, change: Change) -> None:
     """Send dead letters of QUEUE back to the queues that they died in, with all their attempts again."""
-    where = "back to their queues" if to is None else target_text(broker, to)
-    _send(broker, queue, chosen, confirmation, output, to=to, where=where)
+    _send(chosen, change, to=to)
 
 
 @dead.command()
-@click.argument("queue", type=QUEUE)
-@click.option("--to", type=QUEUE, required=True, help="Queue that the letters go to.")
 @with_letters
-@with_confirmation
-@with_broker
-def move(
-    *, queue: str, to: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output
-) -> None:
+@click.option("--to", type=QUEUE, required=True, help="Queue that the letters go to.")
+@with_change
+def move(*, to: str, chosen: LetterOptions, change: Change) -> None:
     """Move dead letters of QUEUE to another queue, without their keys and with all their attempts again."""
-    _send(broker, queue, chosen, confirmation, output, to=to, where=target_text(broker, to))
+    _send(chosen, change, to=to)
 
 
-def _send(
-    broker: Broker,
-    queue: str,
-    chosen: LetterOptions,
-    confirmation: Confirmation,
-    output: Output,
-    *,
-    to: str | None,
-    where: str,
-) -> None:
-    letters = chosen.open(broker, queue)
-    until = None if chosen.ids else time_of_count(confirmation, broker)
-    counted = chosen.count(letters)
-    change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
-    if to is not None:
-        change += _describe_releases(letters, chosen)
-    if not may_change(confirmation, output, change, counted):
+def _send(chosen: LetterOptions, change: Change, *, to: str | None) -> None:
+    where = "back to their queues" if to is None else target_text(change.broker, to)
+    letters, selection = chosen.open(change.broker)
+    counted = change.count(selection, limit=chosen.limit, free=True, timed=not chosen.ids)
+    releases = "" if to is None else _describe_releases(selection)
+    if not change.allows_counted(f"send {amount(counted, 'letter')} of {letters.name} {where}{releases}"):
         return
-    if changes_nothing(confirmation, counted):
-        done = chosen.explain_nothing(letters)
-    else:
-        limit = agreed_limit(chosen.limit, until, counted)
-        done = _replay(letters, chosen.select(letters, until), output, to=to, limit=limit)
-    _report(output, letters.name, done, where)
+    done = Replayed()
+
+    def show(so_far: Replayed) -> None:
+        nonlocal done
+        done = so_far
+        meter.show(f"{amount(done.pushed, 'letter')} sent")
+
+    def explain() -> str:
+        sent = f"{amount(done.pushed, 'letter')} sent, and maybe up to {SENT_TOGETHER:,} more"
+        return f"{sent}; the others are still in {letters.name}"
+
+    if not change.is_empty:
+        with Meter() as meter, change.output.explaining(explain):
+            done = letters.replay(**chosen.filters, to=to, limit=change.limit, as_of=change.as_of, progress=show)
+    elif chosen.ids:  # nothing can go: say what has become of these letters
+        there = {letter.id for letter in selection.read(len(chosen.ids))}
+        missing = tuple(id for id in dict.fromkeys(chosen.ids) if id not in there)
+        done = Replayed(found=len(there), skipped=len(there), missing=missing)
+    texts = [f"sent {amount(done.pushed, 'letter')} of {letters.name} {where}"]
+    if done.skipped:
+        texts.append(f"left out {amount(done.skipped, 'letter')}: reserved by a caller, or gone meanwhile")
+    facts, counts = {"queue": letters.name}, ("found", "pushed", "skipped", "refused")
+    report(change.output, done, facts, counts, texts, missing="not among the letters")
 
 
-def _describe_releases(letters: DeadQueue, chosen: LetterOptions) -> str:
+def _describe_releases(selection: ItemSelection[Any]) -> str:
     """Return which sequences go on without the chosen letters, as the end of a question; empty for none."""
-    releases, more = letters._run(dead_letters.find_releases, chosen.select(letters))
+    releases, more = selection.releases()
     if not releases:
         return ""
     named = [
@@ -330,53 +288,19 @@ def _describe_releases(letters: DeadQueue, chosen: LetterOptions) -> str:
     return f"; without them go on {', '.join(named)}{rest}"
 
 
-def _replay(letters: DeadQueue, selected: Query, output: Output, *, to: str | None, limit: int | None) -> Replayed:
-    """Send letters, and say after Ctrl-C how many were sent."""
-    so_far = Replayed()
-
-    def show(result: Replayed) -> None:
-        nonlocal so_far
-        so_far = result
-        meter.show(f"{amount(result.pushed, 'letter')} sent")
-
-    def explain() -> str:
-        sent = f"{amount(so_far.pushed, 'letter')} sent, and maybe up to {dead_letters.LETTERS_PER_PAGE:,} more"
-        return f"{sent}; the others are still in {letters.name}"
-
-    with Meter() as meter, explain_interruption(output, explain):
-        return letters._run(dead_letters.revive, selected, to=to, hop=None, limit=limit, progress=show)
-
-
-def _report(output: Output, name: str, done: Replayed, where: str) -> None:
-    if output.as_json:
-        counts = {field: getattr(done, field) for field in ("found", "pushed", "skipped", "refused")}
-        output.document({"queue": name, **counts, **failures_of(done)})
-    else:
-        output.line(f"sent {amount(done.pushed, 'letter')} of {name} {where}")
-        if done.skipped:
-            output.line(f"left out {amount(done.skipped, 'letter')}: reserved by a caller, or gone meanwhile")
-        report_failures(output, done, missing="not among the letters")
-    exit_if_incomplete(done)
-
-
 @dead.command()
-@click.argument("queue", type=QUEUE)
 @with_letters
-@with_confirmation
-@with_broker
-def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@with_change
+def drop(*, chosen: LetterOptions, change: Change) -> None:
     """Delete dead letters of QUEUE for good; letters that a caller has reserved stay."""
-    letters = chosen.open(broker, queue)
-    until = None if chosen.ids else time_of_count(confirmation, broker)
-    counted = chosen.count(letters)
-    change = f"delete {amount(counted, 'letter')} of {letters.name}{_describe_releases(letters, chosen)}"
-    if not may_change(confirmation, output, change, counted):
+    letters, selection = chosen.open(change.broker)
+    counted = change.count(selection, limit=chosen.limit, free=True, timed=not chosen.ids)
+    sentence = f"delete {amount(counted, 'letter')} of {letters.name}{_describe_releases(selection)}"
+    if not change.allows_counted(sentence):
         return
-    with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
-        nothing = changes_nothing(confirmation, counted)
-        options = {**chosen.filters, "limit": agreed_limit(chosen.limit, until, counted), "until": until}
-        deleted = 0 if nothing else letters._run(purge, None, **options)
-    if output.as_json:
-        output.document({"queue": letters.name, "deleted": deleted})
-    else:
-        output.line(f"deleted {amount(deleted, 'letter')} of {letters.name}")
+    deleted = 0
+    if not change.is_empty:
+        with change.output.explaining(lambda: INTERRUPTED_DELETION):
+            deleted = letters.purge(**chosen.filters, limit=change.limit, as_of=change.as_of)
+    result = {"queue": letters.name, "deleted": deleted}
+    change.output.result(result, f"deleted {amount(deleted, 'letter')} of {letters.name}")

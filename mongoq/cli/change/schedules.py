@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from mongoq.cli.base.confirmation import Confirmation, with_confirmation
+from mongoq.cli.base.arguments import DURATION, examples
+from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.durations import DURATION
-from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
+from mongoq.cli.change.settings import print_paused
 from mongoq.model.schedule.definition import ScheduleRecord, check_unseen
-from mongoq.protocol.coordination.schedules import find_schedule
 from mongoq.sync import Broker
 
 COLUMNS = ("schedule", "what", "queue", "next", "local", "last", "note")
@@ -60,73 +59,54 @@ def _row(record: ScheduleRecord) -> dict[str, Any]:
 
 @schedules.command("pause")
 @click.argument("name")
-@with_confirmation
-@with_broker
-def pause_schedule(*, name: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@with_change
+def pause_schedule(*, name: str, change: Change) -> None:
     """Let the schedule NAME make no items until it is resumed."""
-    _set_paused(name, confirmation, broker, output, paused=True)
+    _set_paused(name, change, paused=True)
 
 
 @schedules.command("resume")
 @click.argument("name")
-@with_confirmation
-@with_broker
-def resume_schedule(*, name: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@with_change
+def resume_schedule(*, name: str, change: Change) -> None:
     """End the pause of the schedule NAME; what it missed goes by its rule for missed ticks."""
-    _set_paused(name, confirmation, broker, output, paused=False)
+    _set_paused(name, change, paused=False)
 
 
-def _set_paused(name: str, confirmation: Confirmation, broker: Broker, output: Output, *, paused: bool) -> None:
-    verb, state = ("pause", "paused") if paused else ("resume", "not paused")
-    was_paused = broker._run(find_schedule, name).paused
+def _set_paused(name: str, change: Change, *, paused: bool) -> None:
+    broker = change.broker
+    was_paused = broker.inspect().schedule(name).paused
     if was_paused != paused:
-        if not confirmation.allows(output, f"{verb} the schedule {name}", count=1):
+        if not change.allows(f"{'pause' if paused else 'resume'} the schedule {name}"):
             return
-        if paused:
-            broker.pause_schedule(name)
-        else:
-            broker.resume_schedule(name)
-    if output.as_json:
-        output.document({"schedule": name, "paused": paused, "was_paused": was_paused})
-    else:
-        output.line(f"{name} {'was' if was_paused == paused else 'is now'} {state}")
+        (broker.pause_schedule if paused else broker.resume_schedule)(name)
+    print_paused(change.output, "schedule", name, paused=paused, was_paused=was_paused)
 
 
 @schedules.command("run")
 @click.argument("name")
-@with_confirmation
-@with_broker
-def run_schedule(*, name: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@with_change
+def run_schedule(*, name: str, change: Change) -> None:
     """Push an extra item of the schedule NAME now; its next tick stays."""
-    queue = broker._run(find_schedule, name).queue
-    if not confirmation.allows(output, f"push an extra item of {name} to {queue}", count=1):
-        return
-    id = broker.run_schedule_now(name)
-    if output.as_json:
-        output.document({"schedule": name, "queue": queue, "id": str(id)})
-    else:
-        output.line(f"pushed item {id} to {queue}")
+    queue = change.broker.inspect().schedule(name).queue
+    if change.allows(f"push an extra item of {name} to {queue}"):
+        id = change.broker.run_schedule_now(name)
+        change.output.result({"schedule": name, "queue": queue, "id": str(id)}, f"pushed item {id} to {queue}")
 
 
 @schedules.command("remove")
 @click.argument("name")
-@with_confirmation
-@with_broker
-def remove_schedule(*, name: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@with_change
+def remove_schedule(*, name: str, change: Change) -> None:
     """Delete the schedule NAME; its items stay. Code that defines it makes it anew when it starts."""
-    record = broker._run(find_schedule, name)
-    if not confirmation.allows(output, f"delete the schedule {name}", count=1):
+    record = change.broker.inspect().schedule(name)
+    if not change.allows(f"delete the schedule {name}"):
         return
-    removed = broker.remove_schedule(name)
-    if output.as_json:
-        output.document({"schedule": name, "deleted": int(removed)})
-    else:
-        output.line(f"deleted the schedule {name}")
+    removed = change.broker.remove_schedule(name)
+    change.output.result({"schedule": name, "deleted": int(removed)}, f"deleted the schedule {name}")
     if record.needs_code:
-        words = (
-            "belongs to a function; a running worker that has it in its code makes it anew only when it starts again"
-        )
-        output.note(f"{name} {words}")
+        words = "a running worker that has it in its code makes it anew only when it starts again"
+        change.output.note(f"{name} belongs to a function; {words}")
 
 
 @schedules.command("prune")
@@ -137,20 +117,16 @@ def remove_schedule(*, name: str, confirmation: Confirmation, broker: Broker, ou
     show_default=True,
     help="Time since which no running code has had them, such as 7d.",
 )
-@with_confirmation
-@with_broker
-def prune_schedules(*, unseen: timedelta, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@with_change
+def prune_schedules(*, unseen: timedelta, change: Change) -> None:
     """Delete the schedules that belong to a function which no running code has any more."""
     check_unseen(unseen)
-    now = broker._context.clock.now
-    records = broker.schedules()
-    names = [record.name for record in records if record.is_unseen_for(unseen, now())]
-    number = f"{len(names)} {'schedule' if len(names) == 1 else 'schedules'}"
+    inspection = change.broker.inspect()
+    records, now = inspection.schedules(), inspection.now()
+    names = [record.name for record in records if record.is_unseen_for(unseen, now)]
     shown = f": {', '.join(names)}" if names else ""
-    if (names or confirmation.dry_run) and not confirmation.allows(output, f"delete {number}{shown}", count=len(names)):
+    if (names or change.dry_run) and not change.allows(f"delete {amount(len(names), 'schedule')}{shown}", len(names)):
         return
-    deleted = broker.prune_schedules(unseen=unseen)
-    if output.as_json:
-        output.document({"deleted": deleted})
-    else:
-        output.line(f"deleted {', '.join(deleted)}" if deleted else "there is nothing to delete")
+    deleted = change.broker.prune_schedules(unseen=unseen)
+    text = f"deleted {', '.join(deleted)}" if deleted else "there is nothing to delete"
+    change.output.result({"deleted": deleted}, text)

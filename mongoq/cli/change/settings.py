@@ -3,59 +3,67 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, get_args
+from functools import partial
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from mongoq.cli.base.amounts import ROUGH_LIMIT, amount, count_items
-from mongoq.cli.base.arguments import COUNT, QUEUE
-from mongoq.cli.base.confirmation import Confirmation, with_confirmation
+from mongoq.cli.base.arguments import DURATION, MAX_COUNT, ReadType, examples, queue_argument, with_options
+from mongoq.cli.base.changes import Change, amount, count_items, with_change
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, ParameterType
-from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
 from mongoq.errors import MongoqError, QueueUnknown
-from mongoq.model.arguments import queue_name
+from mongoq.model.arguments import read_duration
 from mongoq.model.encoding.extended_json import NONE, setting_text
-from mongoq.model.settings import (
-    OnDead,
-    OnExpired,
-    QueueSettings,
-    check_burst,
-    check_limit,
-    check_options,
-    resolve_settings,
-)
-from mongoq.protocol import admin
-from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.model.settings import SETTINGS, QueueSettings, to_stored
+from mongoq.protocol.history.query import BoundedCount
 from mongoq.sync import Broker, Queue
 
-ALL_OPTIONS = (
-    "--lease, --history, --max-retries, --dead, --max-running, --rate, --burst, --on-expired, --max-in-sequence "
-    "and --on-dead"
-)
+ROUGH_LIMIT = 10_000
+"""Items that a command examines, at most, to say how many items a change concerns that changes none of them."""
+HELP: Mapping[str, str] = {
+    "lease": "Duration of a reservation, such as 30s.",
+    "history": "Time for which processed items are kept, such as 7d, or none.",
+    "max_retries": "Further runs of an item after the first, or none for no limit.",
+    "dead": "Queue of the dead letters, or none.",
+    "max_running": "Runs at a time, over all workers, or none for no limit.",
+    "rate": "Runs that may start in a time, such as 100/m, or none for no limit.",
+    "burst": "Runs that may start at once under --rate, or none for the default.",
+    "max_in_sequence": "Items of one sequence that are handed out at a time.",
+    "on_expired": "Where items go that were not started in time; history deletes them where the queue keeps none.",
+    "on_dead": "Whether the next item follows an item that dies; with hold none does until the letter is replayed or "
+    "gone.",
+}
+"""Help of the option of each setting."""
+METAVARS = {"dead": "QUEUE", "rate": "RATE"}
+
+
+def _read_count(least: int, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", text.strip()) or int(text) < least:
+        raise ValueError(f"{text!r:.60} is no whole number from {least} up, and not none")
+    return int(text)
+
+
+def _setting_option(name: str) -> Callable[[Any], Any]:
+    """Return the option of a setting, made from its type: ``none`` stands for ``None`` where it may be that."""
+    hint = get_type_hints(QueueSettings)[name]
+    kinds, accepts_none = get_args(hint), type(None) in get_args(hint)
+    kind: Any = str
+    if get_origin(hint) is Literal:
+        kind = click.Choice(kinds)
+    elif timedelta in (hint, *kinds):
+        kind = ReadType("duration", read_duration, none=True) if accepts_none else DURATION
+    elif int in kinds:
+        kind = ReadType("number", partial(_read_count, 0 if name == "max_retries" else 1), none=True)
+    elif hint is int:
+        kind = click.IntRange(1, MAX_COUNT)
+    return click.option(f"--{name.replace('_', '-')}", type=kind, metavar=METAVARS.get(name), help=HELP[name])
+
+
 with_new = click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
 """Adds the option for a queue that has no item yet."""
-
-
-class CountOrNone(ParameterType):
-    """A whole number from ``least`` up, or ``none``."""
-
-    name = "number"
-
-    def __init__(self, least: int = 0) -> None:
-        self.least = least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Return the number, or ``none``."""
-        text = str(value).strip().lower()
-        if text == NONE:
-            return NONE
-        if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) < self.least:
-            self.fail(f"{str(value)!r:.60} is no whole number from {self.least} up, and not none", param, ctx)
-        return int(text)
 
 
 def open_queue(broker: Broker, queue: str, *, new: bool | None = None) -> Queue[Any]:
@@ -69,7 +77,7 @@ def open_queue(broker: Broker, queue: str, *, new: bool | None = None) -> Queue[
     handle = broker.queue(queue)
     if not new:
         try:
-            broker._run(refuse_unknown, queue)
+            broker.inspect().check_known(queue)
         except QueueUnknown as error:
             if new is None:
                 raise
@@ -79,40 +87,37 @@ def open_queue(broker: Broker, queue: str, *, new: bool | None = None) -> Queue[
 
 
 @click.command(short_help="Stop claims of a queue in all processes.")
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @with_new
-@with_confirmation
-@with_broker
-def pause(*, queue: str, new: bool, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@with_change
+def pause(*, queue: str, new: bool, change: Change) -> None:
     """Stop claims of QUEUE in all processes within a second; pushes go on, and so do runs that have begun."""
-    _set_paused(open_queue(broker, queue, new=new), confirmation, output, paused=True)
+    _set_paused(open_queue(change.broker, queue, new=new), change, paused=True)
 
 
 @click.command(short_help="End the pause of a queue.")
-@click.argument("queue", type=QUEUE)
-@with_confirmation
-@with_broker
-def resume(*, queue: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+@queue_argument
+@with_change
+def resume(*, queue: str, change: Change) -> None:
     """End the pause of QUEUE in all processes within a second."""
-    _set_paused(open_queue(broker, queue), confirmation, output, paused=False)
+    _set_paused(open_queue(change.broker, queue), change, paused=False)
 
 
-def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, *, paused: bool) -> None:
-    verb, state = ("pause", "paused") if paused else ("resume", "not paused")
-    was_paused = handle.is_paused()
+def _set_paused(handle: Queue[Any], change: Change, *, paused: bool) -> None:
+    name, was_paused = handle.name, handle.is_paused()
     if was_paused != paused:
-        counted = count_items(handle, admin.count_purge, None, limit=ROUGH_LIMIT)
-        change = f"{verb} {handle.name}, where {amount(counted)} wait"
-        if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
+        counted = count_items(handle.select(), ROUGH_LIMIT, free=True)
+        if not change.allows(f"{'pause' if paused else 'resume'} {name}, where {amount(counted)} wait", counted):
             return
-        if paused:
-            handle.pause()
-        else:
-            handle.resume()
-    if output.as_json:
-        output.document({"queue": handle.name, "paused": paused, "was_paused": was_paused})
-    else:
-        output.line(f"{handle.name} {'was' if was_paused == paused else 'is now'} {state}")
+        (handle.pause if paused else handle.resume)()
+    print_paused(change.output, "queue", name, paused=paused, was_paused=was_paused)
+
+
+def print_paused(output: Output, kind: str, name: str, *, paused: bool, was_paused: bool) -> None:
+    """Print that a queue or a schedule is paused or not, and was so before or not."""
+    state = "paused" if paused else "not paused"
+    text = f"{name} {'was' if was_paused == paused else 'is now'} {state}"
+    output.result({kind: name, "paused": paused, "was_paused": was_paused}, text)
 
 
 @click.command(
@@ -123,122 +128,56 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
         "mongoq configure mails --rate 100/m --max-running 8",
     ),
 )
-@click.argument("queue", type=QUEUE)
-@click.option("--lease", type=DURATION, help="Duration of a reservation, such as 30s.")
-@click.option("--history", type=DURATION_OR_NONE, help="Time for which processed items are kept, such as 7d, or none.")
-@click.option(
-    "--max-retries", type=CountOrNone(), help="Further runs of an item after the first, or none for no limit."
-)
-@click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
-@click.option("--max-running", type=CountOrNone(1), help="Runs at a time, over all workers, or none for no limit.")
-@click.option("--rate", metavar="RATE", help="Runs that may start in a time, such as 100/m, or none for no limit.")
-@click.option("--burst", type=CountOrNone(1), help="Runs that may start at once under --rate, or none for the default.")
-@click.option(
-    "--on-expired",
-    type=click.Choice(get_args(OnExpired)),
-    help="Where items go that were not started in time; history deletes them where the queue keeps none.",
-)
-@click.option("--max-in-sequence", type=COUNT, help="Items of one sequence that are handed out at a time.")
-@click.option(
-    "--on-dead",
-    type=click.Choice(get_args(OnDead)),
-    help="Whether the next item follows an item that dies; with hold none does until the letter is replayed or gone.",
-)
+@queue_argument
+@with_options(*map(_setting_option, SETTINGS))
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
 @with_new
-@with_confirmation
-@with_broker
-def configure(
-    *,
-    queue: str,
-    lease: timedelta | None,
-    history: timedelta | str | None,
-    max_retries: int | str | None,
-    dead: str | None,
-    max_running: int | str | None,
-    rate: str | None,
-    burst: int | str | None,
-    on_expired: OnExpired | None,
-    max_in_sequence: int | None,
-    on_dead: OnDead | None,
-    existing: bool,
-    new: bool,
-    confirmation: Confirmation,
-    broker: Broker,
-    output: Output,
-) -> None:
+@with_change
+def configure(*, queue: str, existing: bool, new: bool, change: Change, **options: Any) -> None:
     """Change settings of QUEUE for all processes within a second, and show them before and after."""
-    options = {
-        "lease": lease,
-        "history": history,
-        "max_retries": max_retries,
-        "dead": dead,
-        "max_running": max_running,
-        "rate": rate,
-        "burst": burst,
-        "on_expired": on_expired,
-        "max_in_sequence": max_in_sequence,
-        "on_dead": on_dead,
-    }
     given: dict[str, Any] = {
         name: None if value == NONE else value for name, value in options.items() if value is not None
     }
     if not given:
-        raise click.UsageError(f"give at least one of {ALL_OPTIONS}")
+        *names, last = (f"--{name.replace('_', '-')}" for name in SETTINGS)
+        raise click.UsageError(f"give at least one of {', '.join(names)} and {last}")
     if existing and "history" not in given:
         raise click.UsageError("--existing applies --history to the history; give --history as well")
-    handle = open_queue(broker, queue, new=new)
+    handle = open_queue(change.broker, queue, new=new)
     before = handle.settings
-    after = _expected_settings(handle, given)
-    changes = ", ".join(_changes(before, after)) or "store the same settings"
-    kept = count_items(handle, admin.count_purge, "processed") if existing else None
-    suffix = "" if kept is None else f", and the history of {amount(kept)} with it"
-    count, exact = (len(given), True) if kept is None else (kept.number, kept.exact)
-    if not confirmation.allows(output, f"change {queue}: {changes}{suffix}", count=count, exact=exact):
+    old, planned = _texts(before), _texts(handle.configure(**given, dry_run=True))
+    changes = [f"{name.replace('_', '-')} {old[name]} -> {planned[name]}" for name in old if old[name] != planned[name]]
+    sentence, counted = f"change {queue}: {', '.join(changes) or 'store the same settings'}", BoundedCount(len(given))
+    if existing:
+        counted = count_items(handle.select(state="processed"))
+        sentence += f", and the history of {amount(counted)} with it"
+    if not change.allows(sentence, counted):
         return
-    _print_settings(output, before, handle.configure(**given, existing=existing))
-
-
-def _expected_settings(handle: Queue[Any], given: dict[str, Any]) -> QueueSettings:
-    """Return the settings that a change would lead to, checked as ``configure`` checks them."""
-    checked = check_options(queue_name(handle.name), **given)
-    check_limit(handle.name, checked, dead=handle.settings.dead)
-    check_burst(checked, rate=handle.settings.rate)
-    return resolve_settings(handle.name, {**handle._context.state.stored, **checked})
-
-
-def _texts(settings: QueueSettings) -> dict[str, str]:
-    values = asdict(settings)
-    del values["name"]
-    return {
-        name: setting_text(value) if name in ("lease", "history") else NONE if value is None else str(value)
-        for name, value in values.items()
-    }
-
-
-def _changes(before: QueueSettings, after: QueueSettings) -> list[str]:
-    old, new = _texts(before), _texts(after)
-    return [f"{name.replace('_', '-')} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
-
-
-def _print_settings(output: Output, before: QueueSettings, after: QueueSettings) -> None:
-    if output.as_json:
-        output.document({"queue": after.name, "before": _values(before), "after": _values(after)})
+    after = handle.configure(**given, existing=existing)
+    if change.output.as_json:
+        change.output.document({"queue": queue, "before": _values(before), "after": _values(after)})
         return
-    old, new = _texts(before), _texts(after)
-    rows = [{"setting": name.replace("_", "-"), "before": old[name], "after": new[name]} for name in old]
-    output.table(("setting", "before", "after"), rows, empty="")
+    rows = [
+        {"setting": name.replace("_", "-"), "before": old[name], "after": new} for name, new in _texts(after).items()
+    ]
+    change.output.table(("setting", "before", "after"), rows, empty="")
 
 
 def _values(settings: QueueSettings) -> dict[str, Any]:
     """Return the settings for JSON: durations in seconds."""
-    values = asdict(settings)
-    del values["name"]
-    return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
+    return {name: to_stored(getattr(settings, name)) for name in SETTINGS}
+
+
+def _texts(settings: QueueSettings) -> dict[str, str]:
+    values = {name: getattr(settings, name) for name in SETTINGS}
+    return {
+        name: setting_text(value) if isinstance(value, timedelta) else NONE if value is None else str(value)
+        for name, value in values.items()
+    }
 
 
 @click.command("repair-sequences", short_help="Let sequences go on in order after changes by other programs.")
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @with_broker
 def repair_sequences(*, queue: str, broker: Broker, output: Output) -> None:
     """Let the sequences of QUEUE go on in order, where another program has deleted items or control documents.
@@ -246,9 +185,5 @@ def repair_sequences(*, queue: str, broker: Broker, output: Output) -> None:
     mongoq itself leaves no such sequence. A worker of the queue does the same, within some minutes.
     """
     number = open_queue(broker, queue).repair_sequences()
-    if output.as_json:
-        output.document({"queue": queue, "promoted": number})
-    elif number:
-        output.line(f"{amount(number)} of {queue} may be claimed now, or must wait again")
-    else:
-        output.line(f"the sequences of {queue} are in order")
+    text = f"{amount(number)} of {queue} may be claimed now, or must wait again"
+    output.result({"queue": queue, "promoted": number}, text if number else f"the sequences of {queue} are in order")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -16,31 +16,17 @@ import click
 from bson import Binary, Decimal128, Int64, ObjectId, json_util
 from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
-from bson.errors import InvalidBSON
 
-from mongoq.cli.base.amounts import amount
-from mongoq.cli.base.arguments import FILTER, QUEUE
+from mongoq.cli.base.arguments import examples, queue_argument, where_option
+from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.help import examples
-from mongoq.cli.base.lines import Line, LineInvalid, read_line, read_lines
-from mongoq.cli.base.output import Output, discard_stdout
-from mongoq.cli.base.progress import Meter
-from mongoq.cli.change.dead import open_letters
+from mongoq.cli.base.lines import LineSender, read_line
+from mongoq.cli.base.output import Meter, Output, discard_stdout
 from mongoq.errors import MongoqError
-from mongoq.model.encoding.codec import Encoding
+from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.encoding.extended_json import read_json
-from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.protocol.history.mistaken import is_known, refuse_unknown
-from mongoq.protocol.history.query import Query, Search, make_query
-from mongoq.protocol.history.transfer import (
-    MAX_BATCH,
-    ImportResult,
-    check_history,
-    check_import,
-    exported_fields,
-    import_items,
-)
+from mongoq.protocol.history.transfer import ImportResult
 from mongoq.sync import Broker, Queue
 
 CANONICAL = json_util.JSONOptions(
@@ -49,8 +35,7 @@ CANONICAL = json_util.JSONOptions(
     uuid_representation=UuidRepresentation.STANDARD,
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
 )
-PAGE = 500
-"""Items that one command reads, at most."""
+ENCODING = Encoding(codec_options())
 BSON_NAME = "bson"
 """Only name in a line that holds its item in BSON, because extended JSON could not give it back equal."""
 PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, ObjectId, bytes, UUID, Decimal128, Int64})
@@ -66,11 +51,11 @@ PART_NAME_LENGTH = 48
     short_help="Write the items of a queue as lines of JSON.",
     epilog=examples("mongoq export orders > orders.jsonl", "mongoq export orders --dead --output letters.jsonl"),
 )
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @click.option("--history", is_flag=True, help="Items of its history instead of live ones.")
 @click.option("--dead", is_flag=True, help="Its dead letters instead.")
 @click.option("--state", type=click.Choice(LIVE_STATES), help="Only live items in this state.")
-@click.option("--where", type=FILTER, help='Filter on payloads in JSON, such as \'{"city": "Paris"}\'.')
+@where_option
 @click.option(
     "--output", "-o", "path", type=click.Path(dir_okay=False, path_type=Path), help="New file; default stdout."
 )
@@ -96,12 +81,15 @@ def export(
         raise click.UsageError("choose one of --history, --dead and --state")
     if path is not None and path.exists():
         raise click.UsageError(f"{path} exists; name a new file")
-    handle: Queue[Any] = open_letters(broker, queue) if dead else broker.queue(queue)
-    broker._run(refuse_unknown, handle.name)
-    exporter = Exporter(handle, "processed" if history else state, where)
+    handle: Queue[Any] = broker.inspect().dead_queue(queue) if dead else broker.queue(queue)
+    broker.inspect().check_known(handle.name)
+    exporter = Exporter()
+    # Blocked items come last, in their order: an import gives the first ones their places before.
+    states = ("processed",) if history else (None, "blocked") if state is None else (state,)
     try:
-        with _open_output(path) as stream:
-            exporter.write_all(stream)
+        with _open_output(path) as stream, Meter(prints=stream is sys.stdout) as meter:
+            for each in states:
+                exporter.write(handle, each, where, stream, meter)
     except KeyboardInterrupt:
         hint = f"; {path} was not written" if path else ""
         output.note(f"stopped after {amount(exporter.written)} of {handle.name}{hint}")
@@ -174,52 +162,33 @@ class Exporter:
         unreadable: ids of items that cannot be decoded, and were left out.
     """
 
-    def __init__(self, handle: Queue[Any], state: Any, where: Mapping[str, Any] | None) -> None:
+    def __init__(self) -> None:
         self.written = 0
         self.unreadable: list[Any] = []
-        self._searched = 0
-        self._handle = handle
-        # Blocked items come last, in their order: an import gives the first ones their places before.
-        self._ranges = [
-            make_query(handle._context, since=None, until=None, where=where, state=each, page=PAGE)
-            for each in ((None, "blocked") if state is None else (state,))
-        ]
 
-    def write_all(self, stream: IO[str]) -> None:
-        """Write all items, page by page: no cursor stays open, and a page takes the memory of one reply."""
-        with Meter(prints=stream is sys.stdout) as meter:
-            for wanted in self._ranges:
-                self._write_range(stream, wanted, meter)
-
-    def _write_range(self, stream: IO[str], wanted: Query, meter: Meter) -> None:
-        encoding = self._handle._context.broker.encoding
-        is_filtered = bool(wanted.conditions(self._handle.name))
-        search = Search(self._handle._context, wanted)
-        while search.rest is not None:
-            documents = self._handle._run(lambda _: search.read())
-            readable = [document for document in documents if not isinstance(document, UnreadableDocument)]
-            self.unreadable += [each["_id"] for each in documents if isinstance(each, UnreadableDocument)]
-            stream.writelines(f"{make_line(document, encoding)}\n" for document in readable)
+    def write(self, handle: Queue[Any], state: Any, where: Any, stream: IO[str], meter: Meter) -> None:
+        """Write the items of a state, page by page: no cursor stays open, and a page takes the memory of one reply."""
+        pages = handle.select(state=state, where=where).export()
+        for items, unreadable in pages:
+            self.unreadable += unreadable
+            stream.writelines(f"{make_line(fields)}\n" for fields in items)
             stream.flush()
-            self.written += len(readable)
-            searched = f", {self._searched + search.examined:,} searched" if is_filtered else ""
-            meter.show(f"{amount(self.written)} written{searched}")
-        self._searched += search.examined
+            self.written += len(items)
+            meter.show(f"{amount(self.written)} written")
 
 
-def make_line(document: Mapping[str, Any], encoding: Encoding) -> str:
+def make_line(fields: Mapping[str, Any]) -> str:
     """Return an item as a line of canonical extended JSON, or in BSON if that would not come back equal.
 
     A payload may have any keys: ``{"$oid": "…"}`` would come back as an id.
     """
-    fields = exported_fields(document)
     text = json_util.dumps(fields, json_options=CANONICAL)
     # Reading each line back would take half of the time of an export.
     if is_plain(fields):
         return text
-    raw = encoding.raw(fields).raw
+    raw = ENCODING.raw(fields).raw
     try:
-        is_equal = encoding.raw(read_json(text)).raw == raw
+        is_equal = ENCODING.raw(read_json(text)).raw == raw
     except Exception:
         # Any error: values of other programs may mean nothing to the parser.
         is_equal = False
@@ -234,24 +203,12 @@ def is_plain(value: Any) -> bool:
     return all(map(is_plain, value)) if kind is list else kind in PLAIN_TYPES
 
 
-def read_fields(text: bytes, encoding: Encoding) -> Any:
-    """Return the fields of an item from its line.
-
-    Raises:
-        ValueError: the line is no JSON, or its BSON cannot be decoded.
-    """
-    fields = read_line(text)
-    if isinstance(fields, dict) and list(fields) == [BSON_NAME] and isinstance(fields[BSON_NAME], bytes):
-        return encoding.decode_many([bytes(fields[BSON_NAME])])[0]
-    return fields
-
-
 @click.command(
     "import",
     short_help="Add exported items to a queue, each once.",
     epilog=examples("mongoq import orders orders.jsonl", "zcat orders.jsonl.gz | mongoq import orders"),
 )
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--dry-run", is_flag=True, help="Check the lines, say how many items there are, and add nothing.")
 @with_broker
@@ -266,96 +223,59 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
     if targets := broker.bindings().get(queue):
         bound = ", ".join(map(repr, targets))
         raise MongoqError(f"{queue!r} is a topic, and nobody takes items from it; import into one of {bound}")
-    suffix = "" if broker._run(is_known, queue) else new_queue_text(broker)
+    suffix = "" if broker.inspect().is_known(queue) else new_queue_text(broker)
     importer = Importer(handle, output, dry_run=dry_run)
     importer.read_all(file)
+    result = importer.result
     if dry_run:
-        change = f"import {amount(importer.checked)} into {queue}{suffix}"
-        if output.as_json:
-            output.document({"would": change, "count": importer.checked})
-        else:
-            output.line(f"would {change}")
+        change = f"import {amount(result.pushed)} into {queue}{suffix}"
+        output.result({"would": change, "count": result.pushed}, f"would {change}")
         return
-    _report(output, handle.name, importer.result, suffix)
-
-
-def _report(output: Output, queue: str, result: ImportResult, suffix: str) -> None:
     refusals = [{"id": str(id), "reason": reason} for id, reason in result.refusals]
-    if output.as_json:
-        counts = {name: getattr(result, name) for name in ("pushed", "already", "refused")}
-        output.document({"queue": queue, **counts, "refusals": refusals})
-    else:
-        before = f"; {result.already:,} were imported before, or are there" if result.already else ""
-        output.line(f"imported {amount(result.pushed)} into {queue}{suffix if result.pushed else ''}{before}")
-        for refusal in refusals:
-            output.line(f"refused {refusal['id']}: {refusal['reason']}")
-        if result.refused > len(refusals):
-            output.line(f"refused {result.refused - len(refusals):,} more")
+    counts = {name: getattr(result, name) for name in ("pushed", "already", "refused")}
+    before = f"; {result.already:,} were imported before, or are there" if result.already else ""
+    text = f"imported {amount(result.pushed)} into {queue}{suffix if result.pushed else ''}{before}"
+    output.result({"queue": queue, **counts, "refusals": refusals}, text)
+    if not output.as_json:
+        output.refusals(result)
     if result.refused:
         click.get_current_context().exit(OPERATION_FAILED)
 
 
-class Importer:
+class Importer(LineSender):
     """Imports the lines of a stream.
 
     Attributes:
-        checked: items that were checked so far.
-        result: result of the imports so far.
+        result: result of the imports so far; in a dry run, of the checks.
     """
 
+    verb = "imported"
+
     def __init__(self, handle: Queue[Any], output: Output, *, dry_run: bool) -> None:
-        self.checked = 0
+        super().__init__(output, dry_run=dry_run)
         self.result = ImportResult()
-        self._handle, self._output, self._dry_run = handle, output, dry_run
-        self._has_begun = False
+        self._handle = handle
 
-    def read_all(self, stream: Any) -> None:
-        """Import all lines.
+    def parse(self, text: bytes) -> Any:
+        """Return the fields of an item, checked; its line may hold them in BSON."""
+        fields = read_line(text)
+        if isinstance(fields, dict) and list(fields) == [BSON_NAME] and isinstance(fields[BSON_NAME], bytes):
+            fields = ENCODING.decode_many([bytes(fields[BSON_NAME])])[0]
+        self._handle.check_import([fields])
+        return fields
 
-        Raises:
-            LineInvalid: a line is no item; the lines before it are imported, and no others.
-        """
-        if self._dry_run:
-            self._handle.is_paused()  # reads the stored settings
-        try:
-            with Meter() as meter:
-                for lines in read_lines(stream):
-                    for start in range(0, len(lines), MAX_BATCH):
-                        self._read(lines[start : start + MAX_BATCH])
-                        meter.show(f"{amount(self.checked)} imported")
-        except LineInvalid as invalid:
-            raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
-        except KeyboardInterrupt:
-            self._output.note(self._describe_stop())
-            raise
-
-    def _describe_stop(self) -> str:
-        if not self._has_begun:
-            return "stopped: nothing was imported"
-        hint = "import the same file again to go on, each item is imported once"
-        return f"stopped; {self._state()}, and maybe a batch under way; {hint}"
-
-    def _state(self) -> str:
-        if self._dry_run:
-            return f"{amount(self.checked)} before it could be imported"
+    def state(self) -> str:
+        """Return how many items were imported."""
+        if self.dry_run:
+            return f"{amount(self.result.pushed)} before it could be imported"
         before = f", {self.result.already:,} were there" if self.result.already else ""
         return f"{amount(self.result.pushed)} imported{before}"
 
-    def _read(self, lines: Sequence[Line]) -> None:
-        self._has_begun = self._has_begun or not self._dry_run
-        envelopes = []
-        bad: LineInvalid | None = None
-        for number, text in lines:
-            try:
-                fields = read_fields(text, self._handle._context.broker.encoding)
-                envelopes.append(check_import(self._handle._context, fields))
-            except (ValueError, InvalidBSON) as error:
-                bad = LineInvalid(number, str(error))
-                break
-        if self._dry_run:
-            check_history(self._handle._context, envelopes)
-        elif envelopes:
-            self.result += self._handle._run(import_items, envelopes)
-        self.checked += len(envelopes)
-        if bad is not None:
-            raise bad
+    def hint(self) -> str:
+        """Return how to go on."""
+        hint = "import the same file again to go on, each item is imported once"
+        return f", and maybe a batch under way; {hint}"
+
+    def send(self, items: list[Any], numbers: list[int]) -> None:
+        """Import the items of lines; the numbers of these tell nothing, since each item has its id."""
+        self.result += self._handle.import_items(items, dry_run=self.dry_run)

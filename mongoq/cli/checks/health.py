@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, with_connection, with_json
@@ -21,23 +23,14 @@ from mongoq.model.health import Health
     show_default=True,
     help="Seconds that the check may take.",
 )
-@click.pass_context
-def health(
-    context: click.Context,
-    uri: str | None,
-    database: str | None,
-    collection: str | None,
-    timeout: float,
-    *,
-    as_json: bool,
-) -> None:
+def health(*, timeout: float, as_json: bool, **place: Any) -> None:
     """Check that a server takes writes and the collection is suitable.
 
     Exits with 0 if so, and with 1 and the reasons if not.
     """
     output = Output(as_json=as_json)
     try:
-        with connect(uri, database, collection, timeout=timeout) as broker:
+        with connect(timeout=timeout, **place) as broker:
             result = broker.health(within=timeout)
     except MongoqError as error:
         result = Health.of([str(error)])
@@ -47,4 +40,4 @@ def health(
         for line in ("healthy",) if result.healthy else result.reasons:
             output.line(line)
     if not result.healthy:
-        context.exit(OPERATION_FAILED)
+        click.get_current_context().exit(OPERATION_FAILED)

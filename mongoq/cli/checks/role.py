@@ -51,7 +51,7 @@ def create_role_command(role: str, database: str, collection: str) -> dict[str, 
 @click.argument("role", type=click.Choice(ROLES))
 @with_connection
 @with_json
-def role(role: str, uri: str | None, database: str | None, collection: str | None, *, as_json: bool) -> None:
+def role(role: str, *, as_json: bool, **given: str | None) -> None:
     """Print the command that creates a role for producers, workers or viewers, with the rights that they need.
 
     The text is for mongosh, as a user who may create roles; with --json it is the command document. No server is asked:
@@ -61,7 +61,7 @@ def role(role: str, uri: str | None, database: str | None, collection: str | Non
     with the commands that inspect, and with doctor --role viewer.
     """
     output = Output(as_json=as_json)
-    database, collection = _find_names(uri, database, collection)
+    database, collection = _find_names(given)
     command = create_role_command(role, database, collection)
     if as_json:
         output.document(command)
@@ -69,17 +69,17 @@ def role(role: str, uri: str | None, database: str | None, collection: str | Non
         click.echo(_render_script(command, database))
 
 
-def _find_names(uri: str | None, database: str | None, collection: str | None) -> tuple[str, str]:
+def _find_names(given: Mapping[str, str | None]) -> tuple[str, str]:
     """Return the names of database and collection, as a connection would use them.
 
     Raises:
         ArgumentInvalid: the server would refuse a name.
     """
-    place = read_place(uri, database, collection)
+    place = read_place(**given)
     # The client sends nothing, and does not ask the DNS.
-    client: MongoClient[Any] = make_client(MongoClient, place["uri"] or "mongodb://localhost", connect=False)
+    client: MongoClient[Any] = make_client(MongoClient, place.get("uri", "mongodb://localhost"), connect=False)
     with client:
-        opened = open_collection(client, place["database"], place["collection"] or COLLECTION)
+        opened = open_collection(client, place.get("database"), place.get("collection", COLLECTION))
     return opened.database.name, opened.name
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from functools import cached_property
+from typing import Any
 
 from pymongo.errors import InvalidOperation, OperationFailure
 
@@ -37,96 +38,80 @@ class Finding:
             made.
         detail: what was found.
         advice: what to do; empty if there is nothing to do.
-        check: name of the check.
     """
 
     state: str
     detail: str
     advice: str = ""
-    check: str = ""
 
-    @classmethod
-    def fine(cls, detail: str) -> Self:
-        """Return that all is well."""
-        return cls("ok", detail)
 
-    @classmethod
-    def problem(cls, detail: str, advice: str = "") -> Self:
-        """Return a problem, and what to do."""
-        return cls("problem", detail, advice)
+def fine(detail: str) -> Finding:
+    """Return that all is well."""
+    return Finding("ok", detail)
 
-    @classmethod
-    def warning(cls, detail: str, advice: str = "") -> Self:
-        """Return what works with limits, and how to be rid of them."""
-        return cls("warning", detail, advice)
 
-    @classmethod
-    def unknown(cls, detail: str) -> Self:
-        """Return that the check could not be made."""
-        return cls("unknown", detail)
+def problem(detail: str, advice: str = "") -> Finding:
+    """Return a problem, and what to do."""
+    return Finding("problem", detail, advice)
 
-    @property
-    def is_problem(self) -> bool:
-        """True for a problem."""
-        return self.state == "problem"
 
-    def named(self, check: str) -> Finding:
-        """Return the finding with the name of its check."""
-        return replace(self, check=check)
+def warning(detail: str, advice: str = "") -> Finding:
+    """Return what works with limits, and how to be rid of them."""
+    return Finding("warning", detail, advice)
 
-    def to_document(self) -> dict[str, str]:
-        """Return the finding as values of JSON."""
-        return {"check": self.check, "state": self.state, "detail": self.detail, "advice": self.advice}
+
+def unknown(detail: str) -> Finding:
+    """Return that the check could not be made."""
+    return Finding("unknown", detail)
 
 
 class Server:
     """The server of a broker, for commands that no operation of a queue sends.
 
     Attributes:
-        name: name of the collection.
         place: ``database.collection``.
     """
 
     def __init__(self, broker: Broker) -> None:
-        self._backend = broker._driver._backend
         self.place = broker.namespace
-        self.name = str(self._backend.targets["collection"].name)
-        self._hello: Mapping[str, Any] | None = None
+        self._collection = broker.collection
 
-    @property
+    @cached_property
     def hello(self) -> Mapping[str, Any]:
         """Reply of ``hello``, from the first call."""
-        hello = self._hello
-        if hello is None:
-            hello = self._hello = dict(self.command({"hello": 1}))
-        return hello
+        return dict(self.command({"hello": 1}))
 
     @property
     def address(self) -> str:
         """Host and port of the server that takes the writes."""
         try:
-            host, port = self._backend.client.address
+            host, port = self._collection.database.client.address
         except (InvalidOperation, TypeError):  # several routers share the load
             return "a router"
         return f"{host}:{port}"
 
     @property
+    def name(self) -> str:
+        """Name of the collection."""
+        return str(self._collection.name)
+
+    @property
     def database(self) -> str:
         """Name of the database."""
-        return str(self._backend.targets["database"].name)
+        return str(self._collection.database.name)
 
     def command(self, command: Mapping[str, Any]) -> Any:
         """Run a command in the database of the queues."""
-        return self._backend.targets["database"].command(dict(command))
+        return self._collection.database.command(dict(command))
 
     def command_admin(self, command: Mapping[str, Any]) -> Any:
         """Run a command in the database ``admin``."""
-        return self._backend.client["admin"].command(dict(command))
+        return self._collection.database.client["admin"].command(dict(command))
 
     def find_one(self, filter: Mapping[str, Any], *fields: str) -> Any:
         """Find a document of the collection, within the time of a check; some of its fields."""
         projection = {"_id": 0, **dict.fromkeys(fields, 1)}
-        return self._backend.targets["collection"].find_one(filter, projection, max_time_ms=MAX_CHECK_MILLISECONDS)
+        return self._collection.find_one(filter, projection, max_time_ms=MAX_CHECK_MILLISECONDS)
 
 
 # --- the server ------------------------------------------------------------------------------------
@@ -135,7 +120,7 @@ class Server:
 def check_reply(server: Server) -> Finding:
     """Measure the time of a round trip."""
     seconds, _ = _measure(server)
-    return Finding.fine(f"{server.address} answers in {seconds * 1000:.1f} ms")
+    return fine(f"{server.address} answers in {seconds * 1000:.1f} ms")
 
 
 def check_version(server: Server) -> Finding:
@@ -143,49 +128,49 @@ def check_version(server: Server) -> Finding:
     version = server.command({"buildInfo": 1})["version"]
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
         oldest = ".".join(map(str, OLDEST_SERVER))
-        return Finding.problem(f"MongoDB {version}", f"mongoq needs MongoDB {oldest} or later")
-    return Finding.fine(f"MongoDB {version}")
+        return problem(f"MongoDB {version}", f"mongoq needs MongoDB {oldest} or later")
+    return fine(f"MongoDB {version}")
 
 
 def check_replica_set(server: Server) -> Finding:
     """Check that the server has transactions and a change stream."""
     hello = server.hello
     if hello.get("msg") == "isdbgrid":
-        return Finding.fine("a router of a sharded cluster")
+        return fine("a router of a sharded cluster")
     if "setName" not in hello:
-        return Finding.warning(
+        return warning(
             "a server without replica set: operations on single items work, but it has no transactions (forks, joins, "
             "topics, sources), no wake-ups for callers that wait, and no retried writes",
             "start it with --replSet NAME, and run rs.initiate() once; one node is enough",
         )
     members = len(hello.get("hosts", ()))
-    return Finding.fine(f"{hello['setName']!r} with {members} {'member' if members == 1 else 'members'} for data")
+    return fine(f"{hello['setName']!r} with {members} {'member' if members == 1 else 'members'} for data")
 
 
 def check_write_concern(server: Server) -> Finding:
     """Check what a majority write survives; mongoq waits for the majority whatever the URI says."""
     hello = server.hello
     if "setName" not in hello:
-        return Finding.unknown("without a replica set there is no majority")
+        return unknown("without a replica set there is no majority")
     if hello.get("arbiters") and len(hello["hosts"]) == 2:
-        return Finding.problem(
+        return problem(
             "two members with data and an arbiter: when one of the two is down, no majority takes writes",
             "make the arbiter a member with data",
         )
     config = server.command_admin({"replSetGetConfig": 1})["config"]
     if not config.get("writeConcernMajorityJournalDefault", True):
-        return Finding.problem(
+        return problem(
             "majority writes do not wait for the journal, and a power cut can lose them",
             "set writeConcernMajorityJournalDefault to true with rs.reconfig()",
         )
-    return Finding.fine("majority writes are in the journal")
+    return fine("majority writes are in the journal")
 
 
 def check_rights(server: Server, *, role: str = "worker") -> Finding:
     """Check that the user may do what a role does: ``producer``, ``worker`` or ``viewer``."""
     auth = server.command({"connectionStatus": 1, "showPrivileges": True})["authInfo"]
     if not auth["authenticatedUsers"]:
-        return Finding.fine("no user is logged in, and the server lets everyone do everything")
+        return fine("no user is logged in, and the server lets everyone do everything")
     user = auth["authenticatedUsers"][0]["user"]
     granted = {
         action
@@ -201,8 +186,8 @@ def check_rights(server: Server, *, role: str = "worker") -> Finding:
             f"grant {actions} on {server.place}, or the role {builtin!r} on the database {server.database!r}; "
             f"'mongoq role {role}' prints a role with no more than it needs"
         )
-        return Finding.problem(f"user {user!r} lacks {actions}", advice)
-    return Finding.fine(f"user {user!r} may {ROLE_WORK[role]}")
+        return problem(f"user {user!r} lacks {actions}", advice)
+    return fine(f"user {user!r} may {ROLE_WORK[role]}")
 
 
 def _covers(resource: Mapping[str, Any], server: Server) -> bool:
@@ -217,11 +202,11 @@ def check_clock(server: Server) -> Finding:
     _, ahead = _measure(server)
     difference = f"{abs(ahead.total_seconds()):.3g} s {'ahead of' if ahead > timedelta() else 'behind'} the server's"
     if abs(ahead) > MAX_CLOCK_DIFFERENCE:
-        return Finding.problem(
+        return problem(
             f"the clock of this machine is {difference}; leases follow the server's, but times in logs differ",
             "synchronise both clocks by NTP",
         )
-    return Finding.fine(f"this machine is {difference}")
+    return fine(f"this machine is {difference}")
 
 
 def _measure(server: Server) -> tuple[float, timedelta]:
@@ -240,11 +225,11 @@ def check_history_window(server: Server) -> Finding:
     name = "minSnapshotHistoryWindowInSeconds"
     seconds = server.command_admin({"getParameter": 1, name: 1})[name]
     if seconds > MAX_HISTORY_WINDOW_SECONDS:
-        return Finding.problem(
+        return problem(
             f"the server keeps deleted entries of indexes for {seconds:,} s, and full claims walk over them",
             f"set {name} to {MAX_HISTORY_WINDOW_SECONDS} or less",
         )
-    return Finding.fine(f"{seconds:,} s")
+    return fine(f"{seconds:,} s")
 
 
 # --- the collection --------------------------------------------------------------------------------
@@ -254,16 +239,16 @@ def check_schema(server: Server) -> Finding:
     """Check the version of the stored documents."""
     schema = server.find_one({"_id": SCHEMA_ID}, "version")
     if schema is None:
-        return Finding.fine(f"{server.place} is new; its first write makes it one of version {SCHEMA_VERSION}")
+        return fine(f"{server.place} is new; its first write makes it one of version {SCHEMA_VERSION}")
     if not isinstance(schema.get("version"), int):
-        return Finding.problem(f"{SCHEMA_ID!r} in {server.place} has no version", "set it to that of the mongoq in use")
+        return problem(f"{SCHEMA_ID!r} in {server.place} has no version", "set it to that of the mongoq in use")
     if schema["version"] > SCHEMA_VERSION:
-        return Finding.problem(
+        return problem(
             f"{server.place} was written by a later mongoq: version {schema['version']}, and this one is "
             f"{SCHEMA_VERSION}",
             "upgrade mongoq here too",
         )
-    return Finding.fine(f"{server.place} has version {schema['version']}")
+    return fine(f"{server.place} has version {schema['version']}")
 
 
 def check_indexes(server: Server) -> Finding:
@@ -273,10 +258,10 @@ def check_indexes(server: Server) -> Finding:
     except OperationFailure as error:
         if error.code != NAMESPACE_NOT_FOUND_CODE:
             raise
-        return Finding.fine("the first write makes them")
+        return fine("the first write makes them")
     there = {index["name"]: index for index in listed["cursor"]["firstBatch"]}
     if hidden := [index.name for index in INDEXES if there.get(index.name, {}).get("hidden")]:
-        return Finding.problem(
+        return problem(
             f"{', '.join(hidden)} of {server.place} are hidden from the server's plans",
             f"show each: db.runCommand({{collMod: '{server.name}', index: {{name: '{hidden[0]}', hidden: false}}}})",
         )
@@ -284,7 +269,7 @@ def check_indexes(server: Server) -> Finding:
     keys = [list(index.pattern.items()) for index in INDEXES if index.name in missing]
     in_the_way = [name for name, index in there.items() if name in missing or list(index["key"].items()) in keys]
     if missing and len(there) + len(missing) > MAX_INDEXES:
-        return Finding.problem(
+        return problem(
             f"{server.place} lacks {', '.join(missing)}, and has {len(there)} indexes; {MAX_INDEXES} is the most",
             "drop indexes of other programs, and run broker.ensure_indexes()",
         )
@@ -292,12 +277,12 @@ def check_indexes(server: Server) -> Finding:
         drop = (
             f"drop {', '.join(in_the_way)}, which the server would have to make otherwise, and " if in_the_way else ""
         )
-        return Finding.problem(
+        return problem(
             f"{server.place} lacks {', '.join(missing)}, or has them in another form",
             f"{drop}run broker.ensure_indexes() as a user with the right to create indexes",
         )
     others = len(there) - len(INDEXES) - 1
-    return Finding.fine(f"all {len(INDEXES)}" + (f", and {others} of other programs" if others > 0 else ""))
+    return fine(f"all {len(INDEXES)}" + (f", and {others} of other programs" if others > 0 else ""))
 
 
 def _is_made(index: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
@@ -313,7 +298,7 @@ def check_index_use(server: Server) -> Finding:
     """Check that a claim is answered by its index, without a sort."""
     first = server.find_one({"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}, "q")
     if first is None:
-        return Finding.fine("no queue holds an item")
+        return fine("no queue holds an item")
     find = {
         "find": server.name,
         "filter": {"q": first["q"], "when": {"$lte": datetime.now(UTC)}},
@@ -325,9 +310,9 @@ def check_index_use(server: Server) -> Finding:
     )
     indexes = {stage["indexName"] for stage in stages if "indexName" in stage}
     if indexes == {CLAIM.name} and not any(stage["stage"] == "SORT" for stage in stages):
-        return Finding.fine(f"claims use {CLAIM.name}")
+        return fine(f"claims use {CLAIM.name}")
     names = ", ".join(sorted(indexes)) or "no index"
-    return Finding.problem(
+    return problem(
         f"claims of queue {first['q']!r} use {names} instead of {CLAIM.name}, or sort",
         "remove index filters (planCacheClearFilters) and query settings of this collection, and compare the indexes",
     )
@@ -350,11 +335,8 @@ def check_cache(server: Server) -> Finding:
     cache = server.command({"serverStatus": 1})["wiredTiger"]["cache"]["maximum bytes configured"]
     stats = server.command({"collStats": server.name})
     data, indexes = stats.get("size", 0), stats.get("totalIndexSize", 0)
-    sizes = f"{_gigabytes(data)} of items, {_gigabytes(indexes)} of indexes, {_gigabytes(cache)} of cache"
+    items, own, memory = (f"{size / 1024**3:,.2f} GiB" for size in (data, indexes, cache))
+    sizes = f"{items} of items, {own} of indexes, {memory} of cache"
     if indexes > cache * MAX_INDEX_SHARE:
-        return Finding.problem(sizes, "keep history for a shorter time (configure history=), or give the server memory")
-    return Finding.fine(sizes)
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1024**3:,.2f} GiB"
+        return problem(sizes, "keep history for a shorter time (configure history=), or give the server memory")
+    return fine(sizes)

@@ -1,4 +1,1 @@
-"""Commands that only read: queues, items, history and workers.
-
-Start reading in ``queues``; ``item_row`` says how an item looks in a table.
-"""
+"""Commands that only read: ``queues`` has what is about whole queues, ``items`` what is about their items."""

@@ -1,26 +1,22 @@
-"""Commands about items: ``peek`` and ``show``."""
+"""Commands about items: ``peek``, ``show`` and ``history``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
 from typing import Any, get_args
 
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.arguments import OBJECT_ID, QUEUE
+from mongoq.cli.base.arguments import FILTER, MAX_COUNT, MOMENT, OBJECT_ID, queue_argument
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Output, make_table, printable
-from mongoq.cli.base.progress import Meter
-from mongoq.cli.inspect.item_row import item_row
+from mongoq.cli.base.output import Meter, Output, make_table, printable
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, State
-from mongoq.model.item_document import has_payload, item_document
-from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.query import make_query, search
-from mongoq.protocol.insight import find_blockers, find_item
-from mongoq.protocol.sequence.hold import find_held_letters
+from mongoq.model.item_document import claim_time, has_payload, item_document, state_of
 from mongoq.sync import Broker
 
 LIVE = "live"
@@ -43,10 +39,41 @@ COLUMNS = {
 }
 """Columns of ``peek`` for each state."""
 HOP_COLUMNS = ("queue", "stage", "ended", "to", "attempts", "taken", "settled", "by")
+PAYLOAD_CHARACTERS = 200
+"""Characters of a payload in a table, at most."""
+DEFAULT_LIMIT = 100
+"""Items that ``history`` shows without ``--limit``."""
+PAGE = 500
+"""Items in one page, at most, and in one table."""
+
+
+def item_row(item: Item[Any]) -> dict[str, Any]:
+    """Return an item as a row of a table, its payload in one shortened line."""
+    payload = printable(json_text(item.stored("payload")), keep="")
+    return {
+        "id": item.id,
+        "state": state_of(item),
+        "due": _time(item.stored("when")),
+        "start_by": _time(item.stored("start_by")),
+        "by": item.stored("by"),
+        "since": claim_time(item),
+        "lease_until": _time(item.stored("when")),
+        "processed": _time(item.stored("processed")),
+        "priority": item.stored("priority"),
+        "attempts": item.stored("attempts"),
+        "key": item.stored("key"),
+        "sequence": item.stored("sequence"),
+        "ready_from": _time(item.stored("ready_from")),
+        "payload": payload if len(payload) <= PAYLOAD_CHARACTERS else payload[: PAYLOAD_CHARACTERS - 1] + "…",
+    }
+
+
+def _time(value: Any) -> Any:
+    return value if isinstance(value, datetime) else None
 
 
 @click.command()
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Items, at most.")
 @click.option(
     "--state",
@@ -62,17 +89,13 @@ def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) ->
     Reserved items are shown with the worker that holds them, and the time of the claim by its clock. Blocked items come
     sequence by sequence, with the items that they wait for.
     """
-    context = broker.queue(queue)._context
-    wanted = make_query(
-        context, since=None, until=None, where=None, state=None if state == LIVE else state, page=number
-    )
     # Slice by slice, as for a filter: no index tells the states of due items, and of later ones, apart.
     with Meter() as meter:
-        documents = broker._run_flow(search(context, wanted, limit=number, progress=meter.count("searched")))
-    items = context.items(documents, broker._context.clock.now())[:number]
+        chosen = broker.queue(queue).select(state=None if state == LIVE else state)
+        items = chosen.read(number, progress=meter.count("searched"))
     if not items:
-        broker._run(refuse_unknown, queue)
-    blockers = broker._run_flow(find_blockers(context, items))
+        broker.inspect().check_known(queue)
+    blockers = broker.inspect().blockers(items)
     rows = [
         _add_blockers(item_document(item) if output.as_json else item_row(item), item, blockers, output)
         for item in items
@@ -86,12 +109,51 @@ def _add_blockers(row: dict[str, Any], item: Item[Any], blockers: Mapping[Any, A
     """Return a row or document with the items that a blocked item waits for; of others as it is."""
     if row["state"] != "blocked":
         return row
-    found = blockers.get(item.sequence, [])
-    return {**row, "blocked_by": found if output.as_json else _describe_blockers(found)}
+    found: Sequence[Mapping[str, Any]] = blockers.get(item.sequence, [])
+    text = ", ".join(f"{each['id']} ({each['state']})" for each in found) or "none: see mongoq repair-sequences"
+    return {**row, "blocked_by": found if output.as_json else text}
 
 
-def _describe_blockers(blockers: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{each['id']} ({each['state']})" for each in blockers) or "none: see mongoq repair-sequences"
+@click.command()
+@queue_argument
+@click.option("--since", type=MOMENT, metavar="TIME", help="Processed at this time or later: 2026-11-26T14:00Z, or 2h.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Processed before this time.")
+@click.option("--where", type=FILTER, metavar="JSON", help='Payloads that match, such as \'{"total": {"$gt": 100}}\'.')
+@click.option(
+    "--limit",
+    type=click.IntRange(0, MAX_COUNT),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    help="Items to show, at most; 0 for all.",
+)
+@with_broker
+def history(*, queue: str, limit: int, broker: Broker, output: Output, **chosen: Any) -> None:
+    """Show the processed items of a queue, oldest first.
+
+    Times are UTC, unless they name another zone; 90s, 30m, 2h, 3d and 1w are times ago. The filter has the operators
+    of history(where=); values may be extended JSON, such as {"$oid": …} and {"$date": …}.
+    """
+    since, until = chosen["since"], chosen["until"]
+    if since is not None and until is not None and until < since:
+        raise click.BadParameter("it lies before --since", param_hint="--until")
+    shown, size = 0, 1 if output.as_json else PAGE
+    with Meter() as meter:
+        search = broker.queue(queue).select(state="processed", **chosen)
+        pages = search.pages(page=min(PAGE, limit or PAGE), progress=meter.count("searched"))
+        found = islice((item for page in pages for item in page), limit or None)
+        while items := list(islice(found, size)):  # a table for each page, so that a long history takes little memory
+            meter.clear()
+            rows = map(item_document if output.as_json else item_row, items)
+            output.table(PROCESSED_COLUMNS, rows, empty="", optional=OPTIONAL, shortened=["payload"])
+            shown += len(items)
+    if not shown:
+        broker.inspect().check_known(queue)
+        filtered = any(option is not None for option in chosen.values())
+        output.line(f"queue {queue!r} has no processed items" + (" that match" if filtered else ""))
+        if (hint := broker.inspect().explain_no_history(queue)) is not None:
+            output.note(hint)
+    elif shown == limit:
+        output.note(f"these are the first {shown:,}, and there may be more: --limit 0 shows all, --since later ones")
 
 
 @click.command()
@@ -99,18 +161,17 @@ def _describe_blockers(blockers: Sequence[Mapping[str, Any]]) -> str:
 @with_broker
 def show(id: ObjectId, broker: Broker, output: Output) -> None:
     """Show one item of any queue: its envelope, payload, last failure and trail; what it waits for or holds."""
-    item = broker._run(find_item, id)
+    inspection = broker.inspect()
+    item = inspection.item(id)
     if item is None:
         output.note(f"mongoq: there is no item {id} in {broker.namespace}; its queue may have kept no history of it")
         click.get_current_context().exit(OPERATION_FAILED)
-    problem = getattr(item._document, "problem", None)
-    if problem is not None:
-        output.note(f"mongoq: item {id} is shown as far as it can be read: {problem}")
+    if item.problem is not None:
+        output.note(f"mongoq: item {id} is shown as far as it can be read: {item.problem}")
     document = item_document(item, whole=True)
     if document["state"] == "blocked":
-        blockers = broker._run_flow(find_blockers(broker.queue(item.queue)._context, [item]))
-        document = _add_blockers(document, item, blockers, output)
-    if broker._run_flow(find_held_letters(broker.queue(item.queue)._context, [item])):
+        document = _add_blockers(document, item, inspection.blockers([item]), output)
+    if inspection.holders([item]) == [True]:
         document["holds"] = item.sequence
     if output.as_json:
         output.document(document)
@@ -135,16 +196,12 @@ def _lines(item: Item[Any], document: dict[str, Any]) -> Iterator[str]:
         yield f"\n{name}\n{printable(json_text(value, indent=2))}"
     if not has_payload(item):
         yield "\nThe item is settled, and only its id is remembered."
-    if error is not None:
-        yield from _failure(error)
-
-
-def _failure(error: Any) -> Iterator[str]:
+    if error is None:
+        return
     if not isinstance(error, Mapping):
         yield f"\nfailure\n{printable(json_text(error))}"
         return
-    kind, message = error.get("type") or "error", error.get("message", "")
     yield f"\nfailure at {printable(str(error.get('at')), keep='')}"
     if trace := error.get("traceback"):
         yield printable(f"  {trace}".rstrip("\n"), indent="  ")
-    yield printable(f"{kind}: {message}", indent="  ")
+    yield printable(f"{error.get('type') or 'error'}: {error.get('message', '')}", indent="  ")

@@ -1,4 +1,4 @@
-"""Commands about whole queues: ``queues``, ``stats``, ``settings``, ``limits`` and ``bindings``."""
+"""Commands about whole queues, and who consumes them: ``queues``, ``stats``, ``settings``, ``limits`` and others."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ from typing import Any
 
 import click
 
-from mongoq.cli.base.arguments import COUNT, QUEUE
+from mongoq.cli.base.arguments import COUNT, queue_argument, queues_argument
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
 from mongoq.model.encoding.extended_json import duration_text
 from mongoq.model.limits import describe_start
-from mongoq.model.settings import SETTINGS
-from mongoq.protocol.insight import (
-    BUDGET,
-    NO_ITEMS,
-    QueueInsight,
-    StoredSettings,
-    count_consumers,
-    read_queues,
-    read_settings,
-)
-from mongoq.protocol.insight import read_events as read_events_of
+from mongoq.model.settings import SETTINGS, to_stored
+from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.protocol.insight import BUDGET, NO_ITEMS, QueueInsight
 from mongoq.sync import Broker
 
 COLUMNS = (
@@ -42,11 +34,12 @@ NONE_TEXTS = {
     "burst": "as the rate",
 }
 """Texts of settings without a value."""
+WORKER_COLUMNS = ("worker", "alive", "started", "seen", "held", "queues")
 COUNTED = ("ready", "scheduled", "reserved", "expired")
 
 
 @click.command()
-@click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
+@queues_argument
 @click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count, in all.")
 @with_broker
 def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) -> None:
@@ -56,7 +49,7 @@ def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) 
     The age is that of the first item that is due. The rate is the number of items that the history got in the last
     minute; it is empty for a queue without history.
     """
-    found = broker._run(read_queues, names or None, budget=budget)
+    found = broker.inspect().queues(names or None, budget=budget)
     rows = [queue.to_document() if output.as_json else queue_row(queue) for queue in found]
     output.table(COLUMNS, rows, empty=no_queues(broker), right=RIGHT, optional=OPTIONAL)
     # Dead queues have no dead queue: their items are not processed.
@@ -91,7 +84,7 @@ def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]
 
 
 @click.command()
-@click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
+@queues_argument
 @with_broker
 def stats(names: tuple[str, ...], broker: Broker, output: Output) -> None:
     """Show the numbers of pushes, reservations, commits and other events of all queues, or of the named ones.
@@ -99,57 +92,48 @@ def stats(names: tuple[str, ...], broker: Broker, output: Output) -> None:
     They count from the time when the queue was made. Every process adds its counts every five seconds. The counts of an
     empty queue are forgotten after 30 days.
     """
-    found = broker._run(read_events_of, names or None)
+    found = broker.inspect().events(names or None)
     rows = [{"queue": name, **events} for name, events in sorted(found.items())]
     columns = ("queue", *next(iter(found.values()), {}))
     output.table(columns, rows, empty=f"nothing was counted yet in {broker.namespace}")
 
 
 @click.command()
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @with_broker
 def settings(queue: str, broker: Broker, output: Output) -> None:
     """Show the settings of a queue, and which of them are stored; the others are defaults."""
-    read = broker._run(read_settings, queue)
+    read = broker.inspect().settings(queue)
+    values = {name: getattr(read.settings, name) for name in SETTINGS}
     if output.as_json:
-        values = {name: _seconds(value) for name, value in _values(read).items()}
-        output.document({"queue": queue, **values, "paused": read.paused, "stored": sorted(read.stored)})
+        stored = {name: to_stored(value) for name, value in values.items()}
+        output.document({"queue": queue, **stored, "paused": read.paused, "stored": sorted(read.stored)})
         return
     rows: list[dict[str, Any]] = [
         {
             "setting": name.replace("_", "-"),
-            "value": _text(name, value),
+            "value": NONE_TEXTS.get(name, "none")
+            if value is None
+            else duration_text(value)
+            if isinstance(value, timedelta)
+            else str(value),
             "from": "stored" if name in read.stored else "default",
         }
-        for name, value in _values(read).items()
+        for name, value in values.items()
     ]
     rows.append({"setting": "paused", "value": cell(read.paused), "from": None})
     output.table(("setting", "value", "from"), rows, empty="")
 
 
-def _values(read: StoredSettings) -> dict[str, Any]:
-    return {name: getattr(read.settings, name) for name in SETTINGS}
-
-
-def _seconds(value: Any) -> Any:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _text(name: str, value: Any) -> str:
-    if value is None:
-        return NONE_TEXTS.get(name, "none")
-    return duration_text(value) if isinstance(value, timedelta) else str(value)
-
-
 @click.command()
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @with_broker
 def limits(queue: str, broker: Broker, output: Output) -> None:
     """Show the limits of a queue, and what is used of them: why due items wait.
 
     A worker with permits may run so many items at a time; one with none asks for some.
     """
-    read = broker._run(read_settings, queue)  # refuses a queue that no caller has used
+    [state] = broker.inspect().queues([queue])  # refuses a queue that no caller has used
     found = broker.queue(queue).limits()
     if output.as_json:
         output.document({"queue": queue, **found.to_document()})
@@ -158,8 +142,7 @@ def limits(queue: str, broker: Broker, output: Output) -> None:
         advice = f"mongoq configure {shlex.quote(queue)} --max-running 8 --rate 100/m"
         output.line(f"queue {queue!r} has no limits; {advice} sets some")
         return
-    consumers = broker._run(count_consumers).get(queue, 0)
-    output.line(describe_start(found, paused=read.paused, consumers=consumers))
+    output.line(describe_start(found, paused=state.paused, consumers=state.consumers))
     rows: list[dict[str, Any]] = [
         {
             "limit": "max-running",
@@ -187,3 +170,29 @@ def bindings(broker: Broker, output: Output) -> None:
     if not output.as_json:
         rows = [{"topic": topic, "queue": queue} for topic, queues in bound for queue in queues]
     output.table(("topic", "queue"), rows, empty=f"no queue in {broker.namespace} is bound to a topic")
+
+
+@click.command()
+@with_broker
+def workers(broker: Broker, output: Output) -> None:
+    """Show the workers, their last heartbeats, and how many items they hold of each queue.
+
+    A worker that ended regularly is not listed. One that was killed is listed for some minutes, as not alive.
+    """
+    rows = [record.to_document() if output.as_json else _worker_row(record) for record in broker.workers()]
+    output.table(WORKER_COLUMNS, rows, empty=f"there are no workers in {broker.namespace}")
+
+
+def _worker_row(record: WorkerRecord) -> dict[str, Any]:
+    runs = [(queue, held, record.overdue.get(queue)) for queue, held in record.queues.items()]
+    return {
+        "worker": record.name,
+        "alive": record.alive,
+        "started": record.started,
+        "seen": record.seen,
+        "held": sum(record.queues.values()),
+        "queues": ", ".join(
+            f"{queue} ({held:,}{f', one for {duration_text(overdue)}' if overdue else ''})"
+            for queue, held, overdue in runs
+        ),
+    }

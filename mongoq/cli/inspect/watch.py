@@ -18,14 +18,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from mongoq.cli.base.arguments import COUNT, QUEUE
+from mongoq.cli.base.arguments import COUNT, queues_argument
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.base.errors import describe_driver_error
 from mongoq.cli.base.output import Output, make_table, printable
 from mongoq.cli.inspect.queues import COLUMNS, OPTIONAL, RIGHT, no_queues, queue_row
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.protocol.insight import QueueInsight, read_queues
+from mongoq.protocol.insight import QueueInsight
 from mongoq.sync import Broker
 
 BUDGET = 20_000
@@ -40,7 +40,7 @@ HEADER_LINES = 2
 
 
 @click.command()
-@click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
+@queues_argument
 @click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
 @click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count each time.")
 @with_broker
@@ -52,7 +52,7 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
     """
 
     def read() -> list[QueueInsight]:
-        return broker._run_within(TIMEOUT_SECONDS, read_queues, names or None, budget=budget)
+        return broker.inspect(within=TIMEOUT_SECONDS).queues(names or None, budget=budget)
 
     with _ending():
         if output.as_json or not sys.stdout.isatty():

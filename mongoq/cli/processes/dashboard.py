@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from mongoq.cli.base.arguments import ADDRESS, DEFAULT_HOST, to_url
 from mongoq.cli.base.connection import find_place, with_connection
-from mongoq.cli.base.http_address import DEFAULT_HOST, Address, to_url
-from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.base.logs import configure_logging, log_options
 from mongoq.cli.processes.pipeline import read_recipe
 from mongoq.cli.processes.target import load
 from mongoq.pipeline.pipeline import Pipeline
@@ -27,7 +27,7 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
 @with_connection
 @click.option(
     "--http",
-    type=Address(),
+    type=ADDRESS,
     default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
     show_default=True,
     help="Where to serve the pages. Another host than this machine needs --users.",
@@ -55,12 +55,8 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
 @click.option(
     "--root-path", default="", metavar="PATH", help="Prefix of the addresses behind a proxy, such as /queues."
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+@log_options
 def dashboard(
-    uri: str | None,
-    database: str | None,
-    collection: str | None,
     *,
     http: tuple[str, int],
     act: bool,
@@ -70,6 +66,7 @@ def dashboard(
     root_path: str,
     log_level: str,
     log_format: str,
+    **given: str | None,
 ) -> None:
     """Show queues, items, dead letters and history in a browser, and repair them there.
 
@@ -83,7 +80,7 @@ def dashboard(
     except ImportError as error:
         raise click.ClickException(NEEDED_EXTRA) from error
     configure_logging(log_level, log_format)
-    place: dict[str, Any] = find_place(uri, database, collection)
+    place: dict[str, Any] = find_place(**given)
     access: Any = _find_users(Users, users)
     if access is None:
         if not _is_local(http[0]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,11 +13,11 @@ from typing import Any
 import click
 
 import mongoq
-from mongoq.cli.base.connection import SETTINGS, TIMEOUT_SECONDS, connect, find_place, with_connection, with_json
-from mongoq.cli.base.durations import DURATION
+from mongoq.cli.base.arguments import DURATION, examples
+from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, find_place, with_connection, with_json
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
+from mongoq.cli.processes.target import has_coroutines
 from mongoq.errors import GraphInvalid, MongoqError
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.progress import Progress
@@ -116,13 +115,6 @@ def run(
         click.get_current_context().exit(INTERRUPTED)
 
 
-def has_coroutines(read: Pipeline) -> bool:
-    """Return whether a handler must run with asyncio."""
-    handlers = [part.handler for part in read.graph.stages] + [part.handler for part in read.graph.sources]
-    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(kind(handler) for handler in handlers for kind in kinds)
-
-
 def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool) -> Progress:
     with connect(**place) as broker:
         if drain:
@@ -136,9 +128,7 @@ def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], output:
 async def _run_async(
     read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool
 ) -> Progress:
-    found = find_place(*(place[name] for name in SETTINGS))
-    named = {name: value for name, value in found.items() if name != "uri" and value is not None}
-    async with mongoq.connect_async(found["uri"] or "", timeout=TIMEOUT_SECONDS, **named) as broker:  # type: ignore[arg-type]
+    async with mongoq.connect_async(timeout=TIMEOUT_SECONDS, **find_place(**place)) as broker:  # type: ignore[arg-type]
         if drain:
             return await read.drain_async(broker, **options)
         async with read.start_async(broker, **options) as started:

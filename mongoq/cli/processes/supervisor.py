@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.processes.child import MAX_CRASHES, Child, describe_exit
-from mongoq.cli.processes.file_watcher import FileWatcher
-from mongoq.cli.processes.supervisor_link import HALT, STOP
+from mongoq.cli.processes.supervisor_link import HALT, LINK_VARIABLE, STOP
 from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
+from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
 
 logger = logging.getLogger("mongoq.cli")
 
@@ -24,6 +29,18 @@ KILL_SECONDS = 10.0
 WATCH_SECONDS = 0.5
 """Seconds between two looks at the source files."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 30.0
+"""Seconds before a restart, after the first crash in a row and at most."""
+MAX_CRASHES = 5
+"""Crashes in a row after which a supervisor gives up."""
+STABLE_SECONDS = 30.0
+"""Seconds at work after which a crash is the first one of a new row."""
+SILENT_SECONDS = 10.0
+"""Seconds without a report after which a process counts as frozen."""
+NOT_STARTED = Health.of(["it has not started"])
+IGNORED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}
+VENV_FILE = "pyvenv.cfg"
+"""File at the top of a virtual environment, whatever its folder is called."""
 
 
 class Supervisor:
@@ -228,3 +245,198 @@ class Supervisor:
 
 def _ignore(number: int, frame: object) -> None:
     """Take SIGCHLD, so that Python writes it to the wake-up file: it writes no signal without a handler."""
+
+
+# --- one process -----------------------------------------------------------------------------------
+
+
+class Child:
+    """One worker process, and its successors.
+
+    Attributes:
+        number: its number, from 1.
+        start_at: time of the next start (``time.monotonic``); ``None`` if none is due.
+        kill_at: time at which the process is killed if it has not ended; ``None`` before it is told to end.
+        crashes: crashes in a row.
+        lasting: True if the process has reported an error that a restart would meet again.
+        stopping: True when the process was told to stop; set by the supervisor, cleared by a start.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        durations: RunDurations | None = None,
+    ) -> None:
+        self.number = number
+        self._arguments = arguments
+        self._environment = environment
+        self._durations = durations
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._received = b""
+        self._started = self._reported = 0.0
+        self._health = NOT_STARTED
+        self._was_ready = False
+        self.start_at: float | None = time.monotonic()
+        self.kill_at: float | None = None
+        self.grace = float(DRAIN_GRACE_SECONDS)
+        self.crashes = 0
+        self.lasting = self.stopping = False
+
+    def __str__(self) -> str:
+        """Name the process, as log lines do."""
+        return f"worker {self.number}" + (f" (pid {self._process.pid})" if self._process is not None else "")
+
+    @property
+    def is_running(self) -> bool:
+        """True from the start of the process until its exit code was read."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: the system has no process left, or no file.
+        """
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "mongoq", "worker", *self._arguments]
+        environment = {**os.environ, **self._environment, LINK_VARIABLE: str(theirs.fileno())}
+        self.start_at = None
+        try:
+            # Blocked until the link is there: Ctrl-C in an interpreter that starts would print a traceback.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            theirs.close()
+        ours.setblocking(False)
+        self._link, self._received = ours, b""
+        self._started = self._reported = time.monotonic()
+        self._health, self._was_ready = NOT_STARTED, False
+        self.kill_at, self.lasting, self.stopping = None, False, False
+
+    def fileno(self) -> int:
+        """Return the number of the link, for ``select``; -1 if there is none."""
+        return -1 if self._link is None else self._link.fileno()
+
+    def order(self, order: bytes) -> None:
+        """Send an order; a process that is about to end may not take it any more."""
+        if self._link is not None:
+            with suppress(OSError):
+                self._link.send(order)
+
+    def kill(self) -> None:
+        """Kill the process; its items come back when their leases end."""
+        if self._process is not None:
+            self._process.kill()
+
+    def read_reports(self) -> None:
+        """Read what the process has reported since the last call."""
+        while self._link is not None:
+            try:
+                received = self._link.recv(65536)
+            except BlockingIOError:
+                return
+            except OSError:
+                received = b""
+            if not received:
+                self._close_link()
+                return
+            *lines, self._received = (self._received + received).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, report: dict[str, Any]) -> None:
+        self._reported = time.monotonic()
+        self.lasting = self.lasting or "lasting" in report
+        self.grace = report.get("grace", self.grace)
+        if "unready" in report:
+            self._health = Health.of(report["unready"], report["notes"])
+            self._was_ready = self._was_ready or self._health.healthy
+        if self._durations is not None:
+            self._durations.add(report.get("durations", []))
+
+    def take_exit_code(self) -> int | None:
+        """Return the exit code of a process that has ended, once; negative for a signal. ``None`` while it runs."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            self.read_reports()
+            self._close_link()
+            self._process, self.kill_at = None, None
+            self._health = NOT_STARTED
+        return code
+
+    def count_crash(self) -> float:
+        """Count a crash, and return the seconds to wait before the next start."""
+        if self._was_ready and time.monotonic() > self._started + STABLE_SECONDS:
+            self.crashes = 0
+        self.crashes += 1
+        return float(min(FIRST_BACKOFF_SECONDS * 2 ** (self.crashes - 1), MAX_BACKOFF_SECONDS))
+
+    def health(self) -> Health:
+        """Return whether the process consumes just now."""
+        silent = time.monotonic() - self._reported
+        reasons: Sequence[str] = self._health.reasons
+        if self.is_running and silent > SILENT_SECONDS:
+            reasons = (f"it has not reported for {silent:.0f} s",)
+        name = f"worker {self.number}: "
+        return Health.of((name + reason for reason in reasons), (name + note for note in self._health.notes))
+
+    def _close_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process has ended, as a sentence goes on after its name."""
+    if code >= 0:
+        return f"has ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}"
+
+
+# --- source files ----------------------------------------------------------------------------------
+
+
+class FileWatcher:
+    """Compares the ``.py`` files of a folder with what they were at the last look.
+
+    It reads the times of the files, since notifications of the system would need a package for each system.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = self._scan()
+
+    def find_changes(self) -> list[str]:
+        """Return the files that were written, added or removed since the last call, as paths below the folder."""
+        before, self._files = self._files, self._scan()
+        changed = {path for path, state in before.items() ^ self._files.items()}
+        return sorted(os.path.relpath(path, self._folder) for path in changed)
+
+    def _scan(self) -> dict[str, tuple[int, int]]:
+        """Return time and size of each file; a file that is replaced may be missing for a moment."""
+        files: dict[str, tuple[int, int]] = {}
+        for folder, below, names in os.walk(self._folder):
+            if VENV_FILE in names:
+                below.clear()
+                continue
+            below[:] = [name for name in below if name not in IGNORED_FOLDERS and not name.startswith(".")]
+            for name in names:
+                if name.endswith(".py"):
+                    path = os.path.join(folder, name)  # noqa: PTH118 - a Path for each file takes most of the time
+                    try:
+                        state = os.stat(path)  # noqa: PTH116
+                    except OSError:
+                        continue
+                    files[path] = state.st_mtime_ns, state.st_size
+        return files

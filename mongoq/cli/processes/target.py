@@ -8,7 +8,8 @@ import inspect
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import SequenceMatcher
 from pathlib import Path
 from types import ModuleType
@@ -28,10 +29,12 @@ from mongoq.model.encoding.error_text import hide_credentials
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.worker.aio.worker import AsyncWorker
+from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.threads.worker import Worker
 
 KINDS = (Worker, AsyncWorker, Pipeline)
 WANTED = "a Worker, an AsyncWorker, a Pipeline, or a function that makes one"
+MISSING = object()
 SHOWN_NAMES = 8
 """Names that an error lists, at most."""
 CALLING_FILES = (str(Path(mongoq.__file__).parent), str(Path(importlib.__file__).parent), "<frozen ")
@@ -75,11 +78,21 @@ class UserRefused(ServerMissing):
     """The server refused the user, while the module or the factory of the user connected."""
 
 
-def target_failure(what: str, error: BaseException) -> TargetFailed:
-    """Return the error of the command line for an error that the user's code has raised."""
-    if isinstance(error, AuthenticationFailed) or is_refused_user(error):
-        return UserRefused(what, error)
-    return (ServerMissing if isinstance(error, ServerUnavailable) else TargetFailed)(what, error)
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Raise the error of the command line for an error of the user's code in the block; signals go through.
+
+    Raises:
+        TargetFailed: the code raised an error, SystemExit too: the command would end without a word.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        if isinstance(error, AuthenticationFailed) or is_refused_user(error):
+            raise UserRefused(what, error) from None
+        raise (ServerMissing if isinstance(error, ServerUnavailable) else TargetFailed)(what, error) from None
 
 
 def load(path: str) -> Any:
@@ -95,95 +108,76 @@ def load(path: str) -> Any:
     module = _import(module_name)
     found: Any = module
     for step in name.split("."):
-        try:
-            found = getattr(found, step)
-        except AttributeError:
-            raise TargetUnusable(_describe_missing(module, name)) from None
-        except Exception as error:  # a property or a ``__getattr__`` of the user
-            raise target_failure(path, error) from None
+        with blaming(path):  # a property or a ``__getattr__`` of the user
+            found = getattr(found, step, MISSING)
+        if found is MISSING:
+            place = getattr(module, "__file__", None) or "a folder without __init__.py"
+            where = f"module {module.__name__!r} ({place}) was imported, and has no {name!r} in it"
+            raise TargetUnusable(where + _list_contents(module, name))
     if not isinstance(found, KINDS) and (isinstance(found, type) or not callable(found)):
         kind = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
         raise TargetUnusable(f"{path} is {kind}, and not {WANTED}{_list_contents(module, name)}")
     return found
 
 
-def check_made(path: str, made: Any) -> None:
-    """Raise ``TargetUnusable`` unless a factory has made a worker or a pipeline."""
-    if not isinstance(made, KINDS):
-        kind = "None" if made is None else f"an object of type {type(made).__name__}"
-        raise TargetUnusable(f"the function {path} returned {kind}, and not a Worker, an AsyncWorker or a Pipeline")
+def make(path: str, function: Callable[..., Any], connect: Callable[[Any], Any], loop: asyncio.Runner) -> Any:
+    """Call the function of the user that makes a worker or a pipeline, and return that.
 
+    It has no argument that it needs, or the broker alone. A coroutine function, and one that takes an ``AsyncBroker``,
+    are called within the running event loop.
 
-class Factory:
-    """Function of the user that makes a worker or a pipeline.
-
-    Attributes:
-        asynchronous: True for a coroutine function, which needs a running event loop.
-        broker: the kind of broker that it takes; ``None`` if it takes none.
+    Raises:
+        TargetUnusable: it needs other arguments, or has made something else.
+        TargetFailed: it raised an error.
     """
+    parameter, is_async = _find_parameter(path, function), inspect.iscoroutinefunction(function)
+    args, named = [], {}
+    kind: Any = None
+    if parameter is not None:
+        kind = _annotated_broker(parameter) or (AsyncBroker if is_async else Broker)
+        broker = connect(kind)
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            named[parameter.name] = broker
+        else:
+            args.append(broker)
+    what = f"the function {path}"
 
-    def __init__(self, path: str, function: Callable[..., Any]) -> None:
-        self._path = path
-        self._function = function
-        self.asynchronous = inspect.iscoroutinefunction(function)
-        self._parameter = self._find_parameter()
-        self.broker = None if self._parameter is None else self._broker_kind(self._parameter)
-
-    def make(self, *broker: Broker | AsyncBroker) -> Any:
-        """Call the function, with a broker if it takes one; returns what it returns, which may have to be awaited.
-
-        Raises:
-            TargetFailed: the function raised an error.
-        """
-        by_name = self._parameter is not None and self._parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        try:
-            if by_name and self._parameter is not None:
-                return self._function(**{self._parameter.name: broker[0]})
-            return self._function(*broker)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit too: the command would end without a word
-            raise target_failure(f"the function {self._path}", error) from None
-
-    async def make_async(self, *broker: Broker | AsyncBroker) -> Any:
-        """Call the function, and await what it returns if that is needed."""
-        return await self.resolve(self.make(*broker))
-
-    async def resolve(self, made: Any) -> Any:
-        """Await what the function has returned, if that is needed.
-
-        Raises:
-            TargetFailed: it raised an error.
-        """
-        try:
+    async def resolve(made: Any = MISSING) -> Any:
+        with blaming(what):
+            made = function(*args, **named) if made is MISSING else made
             return await made if inspect.isawaitable(made) else made
-        except (KeyboardInterrupt, asyncio.CancelledError):  # a signal
-            raise
-        except BaseException as error:
-            raise target_failure(f"the function {self._path}", error) from None
 
-    def _find_parameter(self) -> inspect.Parameter | None:
-        """Return the parameter for the broker; ``None`` if the function has no parameter that it needs."""
-        try:
-            parameters = inspect.signature(self._function).parameters.values()
-        except (TypeError, ValueError):  # a function in C may not know its parameters
-            return None
-        variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-        needed = [one for one in parameters if one.default is inspect.Parameter.empty and one.kind not in variadic]
-        if not needed:
-            return None
-        # A handler takes one argument as well: called with a broker instead of a payload, it would do anything.
-        if len(needed) == 1 and (needed[0].name == "broker" or _annotated_broker(needed[0])):
-            return needed[0]
-        raise TargetUnusable(
-            f"{self._path} is a function of ({', '.join(one.name for one in needed)}); a function that makes a worker "
-            "has no argument that it needs, or the broker alone: name it broker, or annotate it with mongoq.Broker or "
-            "mongoq.AsyncBroker"
-        )
+    if is_async or kind is AsyncBroker:
+        made = loop.run(resolve())
+    else:
+        with blaming(what):
+            made = function(*args, **named)
+        if inspect.isawaitable(made):  # a plain function, such as a lambda, around a coroutine function
+            made = loop.run(resolve(made))
+    if not isinstance(made, KINDS):
+        found = "None" if made is None else f"an object of type {type(made).__name__}"
+        raise TargetUnusable(f"{what} returned {found}, and not a Worker, an AsyncWorker or a Pipeline")
+    return made
 
-    def _broker_kind(self, parameter: inspect.Parameter) -> type[Broker] | type[AsyncBroker]:
-        annotated = _annotated_broker(parameter)
-        return annotated or (AsyncBroker if self.asynchronous else Broker)
+
+def _find_parameter(path: str, function: Callable[..., Any]) -> inspect.Parameter | None:
+    """Return the parameter for the broker; ``None`` if the function has no parameter that it needs."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function in C may not know its parameters
+        return None
+    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [one for one in parameters if one.default is inspect.Parameter.empty and one.kind not in variadic]
+    if not needed:
+        return None
+    # A handler takes one argument as well: called with a broker instead of a payload, it would do anything.
+    if len(needed) == 1 and (needed[0].name == "broker" or _annotated_broker(needed[0])):
+        return needed[0]
+    raise TargetUnusable(
+        f"{path} is a function of ({', '.join(one.name for one in needed)}); a function that makes a worker has no "
+        "argument that it needs, or the broker alone: name it broker, or annotate it with mongoq.Broker or "
+        "mongoq.AsyncBroker"
+    )
 
 
 def _annotated_broker(parameter: inspect.Parameter) -> type[Broker] | type[AsyncBroker] | None:
@@ -191,6 +185,13 @@ def _annotated_broker(parameter: inspect.Parameter) -> type[Broker] | type[Async
     annotation = parameter.annotation
     name = annotation.rpartition(".")[2] if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return {"Broker": Broker, "AsyncBroker": AsyncBroker}.get(name)
+
+
+def has_coroutines(pipeline: Pipeline) -> bool:
+    """Return whether a handler of a pipeline must run with asyncio."""
+    checks = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    parts: tuple[Any, ...] = (*pipeline.graph.stages, *pipeline.graph.sources)
+    return any(is_function(check, part.handler) for part in parts for check in checks)
 
 
 # --- the module ------------------------------------------------------------------------------------
@@ -203,37 +204,23 @@ def _import(name: str) -> ModuleType:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if name != missing and not name.startswith(f"{missing}."):  # the module was there, and imports another one
-            raise target_failure(f"module {name!r}", error) from None
-        raise TargetUnusable(_describe_missing_module(missing, folder)) from None
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a module may raise anything, SystemExit too
-        raise target_failure(f"module {name!r}", error) from None
-
-
-def _describe_missing_module(missing: str, folder: str) -> str:
+    with blaming(f"module {name!r}"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if name != missing and not name.startswith(f"{missing}."):
+                raise  # the module was there, and imports another one
     parent, _, own = missing.rpartition(".")
     package = sys.modules.get(parent)
     if package is None:
-        where = f"there is no module {missing!r} in {folder}, nor elsewhere on sys.path"
-        return where + _list_names("the folder has", own, _modules([folder]))
-    place = getattr(package, "__file__", None) or ", ".join(getattr(package, "__path__", ()))
-    where = f"module {parent!r} ({place}) has no module {own!r} in it"
-    return where + _list_names("it has", own, _modules(getattr(package, "__path__", [])))
-
-
-def _modules(folders: Iterable[str]) -> list[str]:
-    return [one.name for one in pkgutil.iter_modules(folders)]
-
-
-def _describe_missing(module: ModuleType, name: str) -> str:
-    place = getattr(module, "__file__", None) or "a folder without __init__.py"
-    return f"module {module.__name__!r} ({place}) was imported, and has no {name!r} in it{_list_contents(module, name)}"
+        where, folders = f"there is no module {missing!r} in {folder}, nor elsewhere on sys.path", [folder]
+    else:
+        folders = list(getattr(package, "__path__", []))
+        place = getattr(package, "__file__", None) or ", ".join(folders)
+        where = f"module {parent!r} ({place}) has no module {own!r} in it"
+    found = [one.name for one in pkgutil.iter_modules(folders)]
+    raise TargetUnusable(where + _list_names("it has" if package else "the folder has", own, found))
 
 
 def _list_contents(module: ModuleType, name: str) -> str:

@@ -11,21 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
-from pymongo.errors import PyMongoError
 
+from mongoq.cli.base.arguments import ADDRESS
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
-from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error, describe_error
-from mongoq.cli.base.http_address import Address, to_url
-from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
-from mongoq.cli.processes.file_watcher import FileWatcher
-from mongoq.cli.processes.metrics import ServerReader, metrics_renderer
-from mongoq.cli.processes.supervisor import Supervisor
+from mongoq.cli.base.errors import OPERATION_FAILED, explain
+from mongoq.cli.base.logs import configure_logging, log_options
+from mongoq.cli.processes.exporter import ServerReader, metrics_renderer, serve
+from mongoq.cli.processes.supervisor import FileWatcher, Supervisor
 from mongoq.cli.processes.supervisor_link import SupervisorLink
 from mongoq.cli.processes.worker_process import WorkerProcess
-from mongoq.errors import MongoqError
-from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
-from mongoq.monitoring.health_server import HealthServer
 from mongoq.worker.consumer import LogErrors
 
 if TYPE_CHECKING:
@@ -40,9 +35,7 @@ logger = logging.getLogger("mongoq.cli")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="End when the queues are empty.")
 @click.option("--reload", is_flag=True, help="Start again when a .py file of this folder changes; for development.")
-@click.option(
-    "--http", type=Address(), help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone."
-)
+@click.option("--http", type=ADDRESS, help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone.")
 @click.option(
     "--metrics",
     type=click.Choice(["all", "process"]),
@@ -51,8 +44,7 @@ logger = logging.getLogger("mongoq.cli")
     help="What /metrics has: the state of all queues as well, or the runs of this worker alone.",
 )
 @click.option("--report-durations", is_flag=True, hidden=True, help="Report runs to the supervisor.")
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+@log_options
 @click.option(
     "--log-errors",
     type=click.Choice(get_args(LogErrors)),
@@ -61,9 +53,6 @@ logger = logging.getLogger("mongoq.cli")
 def worker(
     target: str,
     *,
-    uri: str | None,
-    database: str | None,
-    collection: str | None,
     processes: int,
     drain: bool,
     reload: bool,
@@ -73,6 +62,7 @@ def worker(
     log_level: str,
     log_format: str,
     log_errors: LogErrors | None,
+    **settings: str | None,
 ) -> None:
     """Run a worker or a pipeline, such as app:worker for the object worker of app.py.
 
@@ -86,9 +76,8 @@ def worker(
         raise click.UsageError("--reload waits for changes, and --drain ends; give one of them")
     if (reload or processes > 1) and os.name != "posix":
         raise click.UsageError("--processes and --reload need Linux, macOS or another POSIX system")
-    refuse_shown_password(uri)
+    refuse_shown_password(settings["uri"])
     configure_logging(log_level, log_format)
-    settings = {"uri": uri, "database": database, "collection": collection}
     link = SupervisorLink.from_environment()
     durations = RunDurations() if http is not None or report_durations else None
     with _errors_in_log(wanted=log_format == "json"), ExitStack() as stack:
@@ -106,7 +95,7 @@ def worker(
             )
             read = _find_reader(settings, stack) if http is not None and metrics == "all" else None
             render = None if durations is None else metrics_renderer(durations, read)
-            stack.enter_context(_serve(http, supervisor.health, render))
+            stack.enter_context(serve(http, supervisor.health, render))
             click.get_current_context().exit(supervisor.run())
         process = WorkerProcess(
             target,
@@ -118,7 +107,7 @@ def worker(
         )
         read = process.read_broker if metrics == "all" else None
         render = None if http is None or durations is None else metrics_renderer(durations, read)
-        stack.enter_context(_serve(http, process.health, render))
+        stack.enter_context(serve(http, process.health, render))
         process.run()
 
 
@@ -142,38 +131,14 @@ def _errors_in_log(*, wanted: bool) -> Iterator[None]:
     except Exception as error:
         if not wanted:
             raise
-        if isinstance(error, click.ClickException):
-            logger.error("%s", error.format_message())  # noqa: TRY400 - the message has the traceback of the user
-            code = error.exit_code
-        elif isinstance(error, MongoqError):
-            message, code = describe_error(error)
-            logger.error("%s", message)  # noqa: TRY400 - a sentence that says what to do
-        elif isinstance(error, PyMongoError):
-            logger.error("%s", describe_driver_error(error))  # noqa: TRY400 - without values of documents
-            code = UNAVAILABLE
-        else:
+        explained = explain(error)
+        if explained is None:
             logger.exception("the worker ends by an error")
-            code = OPERATION_FAILED
-        click.get_current_context().exit(code)
+        else:  # a sentence that says what to do, without values of documents; or the traceback of the user
+            logger.error("%s", explained[0])  # noqa: TRY400
+        click.get_current_context().exit(OPERATION_FAILED if explained is None else explained[1])
 
 
 def _find_server(settings: dict[str, str | None]) -> dict[str, Any]:
     """Return the arguments of ``mongoq.connect``, for a target without a broker of its own."""
-    place = find_place(**settings)
-    return {"timeout": TIMEOUT_SECONDS, **{name: value for name, value in place.items() if value is not None}}
-
-
-@contextmanager
-def _serve(
-    address: tuple[str, int] | None,
-    health: Callable[[], Health],
-    metrics: Callable[[], bytes] | None,
-) -> Iterator[None]:
-    """Answer probes and scrapes for the length of a block, if there is an address for them."""
-    if address is None:
-        yield
-        return
-    with HealthServer(*address, health, metrics) as server:
-        # The port that the system has chosen for 0.
-        logger.info("%s are served at %s", server.list_paths(), to_url(address[0], server.port))
-        yield
+    return {"timeout": TIMEOUT_SECONDS, **find_place(**settings)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import signal
@@ -21,7 +20,7 @@ import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.supervisor_link import SupervisorLink
-from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, UserRefused, check_made, load
+from mongoq.cli.processes.target import KINDS, TargetUnusable, UserRefused, has_coroutines, load, make
 from mongoq.drivers.errors import is_refused_user
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, GraphInvalid, ServerUnavailable, StageStopped
@@ -32,7 +31,6 @@ from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.aio.worker import AsyncWorker
 from mongoq.worker.consumer import LogErrors
-from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.signals import SIGNALS, stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
@@ -119,11 +117,7 @@ class WorkerProcess:
 
     def _load(self) -> None:
         found = load(self._path)
-        if isinstance(found, KINDS):
-            self._made = found
-        else:
-            self._made = self._call(Factory(self._path, found))
-            check_made(self._path, self._made)
+        self._made = found if isinstance(found, KINDS) else make(self._path, found, self._connect, self._loop)
         if self._durations is not None:
             self._made.around(self._durations)
         if self._log_errors is not None:
@@ -146,15 +140,6 @@ class WorkerProcess:
             raise click.exceptions.Exit(INTERRUPTED)
 
     # --- the target --------------------------------------------------------------------------------
-
-    def _call(self, factory: Factory) -> Any:
-        broker = () if factory.broker is None else (self._connect(factory.broker),)
-        if factory.asynchronous or factory.broker is AsyncBroker:
-            return self._loop.run(factory.make_async(*broker))
-        made = factory.make(*broker)
-        if inspect.isawaitable(made):  # a plain function, such as a lambda, around a coroutine function
-            return self._loop.run(factory.resolve(made))
-        return made
 
     def _connect(self, kind: type[Any]) -> Any:
         """Return the broker of a factory or of a pipeline; one that is there already if it is of this kind."""
@@ -184,7 +169,7 @@ class WorkerProcess:
             "heartbeat": timedelta(seconds=HEARTBEAT_SECONDS),
             "signals": False,
         }
-        if _has_coroutines(pipeline):
+        if has_coroutines(pipeline):
             self._loop.run(self._run_pipeline_async(pipeline, self._connect(AsyncBroker), options))
             return
         # The run of drain() would be out of reach of a signal.
@@ -254,15 +239,14 @@ class WorkerProcess:
 
         And the errors of the server.
         """
-        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker
+        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker, read_broker_async
 
         if self.engine is None or self._ended:
             raise ServerUnavailable("the worker has not started yet, or has ended")
         broker = self._brokers[-1]
         if isinstance(broker, Broker):
-            return broker._run_within(READ_SECONDS, read_broker)
-        work = broker._run_within(READ_SECONDS, read_broker)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop.get_loop())
+            return read_broker(broker)
+        future = asyncio.run_coroutine_threadsafe(read_broker_async(broker), self._loop.get_loop())
         try:
             # A handler that blocks the event loop blocks the reading too.
             return future.result(READ_SECONDS + LOOP_SECONDS)
@@ -360,10 +344,3 @@ def _set_log_errors(made: Any, log_errors: LogErrors) -> None:
         made._whole = replace(made._whole, log_errors=log_errors)
     else:
         made._log_errors = log_errors
-
-
-def _has_coroutines(pipeline: Pipeline) -> bool:
-    graph = pipeline.graph
-    checks = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-    handlers = [stage.handler for stage in graph.stages] + [source.handler for source in graph.sources]
-    return any(is_function(check, handler) for handler in handlers for check in checks)
