@@ -8,8 +8,8 @@ https://github.com/gojek/ziggurat, "Retries and queues".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from dataclasses import asdict
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
@@ -86,7 +86,8 @@ async def drop_letters(services: Services, request: Request, action: LetterChoic
 async def change_letters(services: Services, request: Request, action: LetterChoice, verb: Verb) -> Document:
     """Replay, move or delete letters, or say what that would do."""
     if action.dry_run:
-        return (await plan_letters(services, action, verb)).to_document()
+        document, _, _ = await plan_letters(services, action, verb)
+        return document
     limit = services.check_limit(action.limit)
     letters = await services.open_letters(action.queue, exact=action.exact)
     [until] = await services.read_times(action.until)
@@ -103,42 +104,14 @@ async def change_letters(services: Services, request: Request, action: LetterCho
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class LetterPlan:
-    """What a change of letters would do.
+async def plan_letters(
+    services: Services, action: LetterChoice, verb: Verb
+) -> tuple[Document, list[ReleasedSequence], int]:
+    """Count the letters of a change, and find what else it would do.
 
-    Attributes:
-        verb: the change.
-        queue: name of the dead queue.
-        to: queue that they would go to; ``None`` for the queues that they died in.
-        counted: letters that would be changed.
-        until: letters that came after this time would stay; ``None`` for letters with ids.
-        releases: sequences that go on without the letters which hold them, the first ones.
-        more: number of further sequences that may do so.
+    Returns the answer to a dry run, the first sequences that go on without the letters which hold them, and how many
+    more may do so.
     """
-
-    verb: Verb
-    queue: str
-    to: str | None
-    counted: BoundedCount
-    until: datetime | None
-    releases: list[ReleasedSequence]
-    more: int
-
-    def to_document(self) -> Document:
-        """Return the answer to a dry run."""
-        document = make_changed(self.queue, self.counted.number, dry_run=True, exact=self.counted.exact)
-        if self.until is not None:
-            document["until"] = time_text(self.until)
-        if self.verb != "drop":
-            document["to"] = self.to
-        if self.verb == "drop" or self.to is not None:
-            document["releases"] = [to_plain({**asdict(each), "items": each.items.number}) for each in self.releases]
-        return document
-
-
-async def plan_letters(services: Services, action: LetterChoice, verb: Verb) -> LetterPlan:
-    """Count the letters of a change, and find what else it would do."""
     limit = services.check_limit(action.limit)
     letters = await services.open_letters(action.queue, exact=action.exact)
     until, now = await services.read_times(action.until, timedelta(0))
@@ -146,13 +119,18 @@ async def plan_letters(services: Services, action: LetterChoice, verb: Verb) -> 
         raise ArgumentInvalid("to", f"{action.target!r} is the dead queue itself")
     selected = letters.select(**action.filters, as_of=until)
     counted: BoundedCount = await services.client.read(selected.count, COUNT_LIMIT, free=True)
-    if counted.number >= limit:
-        counted = BoundedCount(limit)
-    releases: tuple[list[ReleasedSequence], int] = ([], 0)
+    number, exact = (limit, True) if counted.number >= limit else (counted.number, counted.exact)
+    document = make_changed(letters.name, number, dry_run=True, exact=exact)
+    if verb != "drop":
+        document["to"] = action.target
+    if action.ids is None:
+        document["until"] = time_text(until or now)
+    releases: list[ReleasedSequence] = []
+    more = 0
     if verb == "drop" or action.target is not None:
-        releases = await services.client.read(selected.releases)
-    bound = until or now if action.ids is None else None
-    return LetterPlan(verb, letters.name, action.target, counted, bound, *releases)
+        releases, more = await services.client.read(selected.releases)
+        document["releases"] = [to_plain({**asdict(each), "items": each.items.number}) for each in releases]
+    return document, releases, more
 
 
 # --- the dead set of Ziggurat -------------------------------------------------------------------

@@ -103,19 +103,19 @@ async def _change_letters(services: Services, request: Request, fields: Fields, 
         went = "were deleted" if verb == "drop" else f"went to {action.target}" if action.target else "went back"
         text = f"{show_count(done['number'])} letters of {done['queue']} {went}.{_describe_rest(done)}"
         return render_message(request, "Done", text)
-    plan = await plan_letters(services, action, verb)
-    if plan.counted == BoundedCount():
-        return render_message(request, "Nothing to change", f"No letter of {plan.queue} is like that.")
-    amount = _describe_count(plan.counted, "letter", "letters")
-    where = f"to {plan.to}" if plan.to else "back to their queues"
+    plan, releases, more = await plan_letters(services, action, verb)
+    counted = BoundedCount(plan["number"], plan["exact"])
+    if counted == BoundedCount():
+        return render_message(request, "Nothing to change", f"No letter of {plan['queue']} is like that.")
+    amount = _describe_count(counted, "letter", "letters")
+    where = f"to {action.target}" if action.target else "back to their queues"
     button = f"Delete {amount} for good" if verb == "drop" else f"Send {amount} {where}"
-    most = str(plan.counted.number if plan.counted.exact else services.max_bulk)
-    bounds = {"most": most, "counted": time_text(plan.until) if plan.until else None}
+    bounds = {"most": str(counted.number if counted.exact else services.max_bulk), "counted": plan.get("until")}
     names = {"queue": action.queue, "exact": "true" if action.exact else None}
     back = make_address(root_of(request), "/letters", **names)
     options: dict[str, Any] = {"details": {"reason": action.reason, "error": action.error}, "bounds": bounds}
-    options |= {"releases": plan.releases, "more": plan.more}
-    return _ask(request, fields, f"{button}, {plan.queue}?", button, back=back, **options)
+    options |= {"releases": releases, "more": more}
+    return _ask(request, fields, f"{button}, {plan['queue']}?", button, back=back, **options)
 
 
 async def _replay_history(services: Services, request: Request, fields: Fields, first: Mapping[str, str]) -> Response:
