@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from anyio import to_thread
@@ -76,6 +77,8 @@ class Services:
 
     async def read_times(self, *times: Any) -> list[Any]:
         """Return times as they are, and times ago as times on the server's clock."""
+        if not any(isinstance(time, timedelta) for time in times):
+            return list(times)
         now = await self.client.inspect(AsyncInspection.now)
         return [to_time(time, now) for time in times]
 

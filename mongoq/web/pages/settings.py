@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from fastapi import HTTPException, Request, Response
 
@@ -25,7 +24,6 @@ from mongoq.web.queues import store_settings
 from mongoq.web.services import Services
 from mongoq.web.values import QueueName
 
-TYPES: Mapping[str, Any] = get_type_hints(QueueSettings)
 ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 """Line of an attribute in a docstring, with the lines that continue it."""
 # There is no docstring where Python has left them out.
@@ -33,9 +31,13 @@ ABOUT = {name: " ".join(about.split()) for name, about in ATTRIBUTE.findall(insp
 """Descriptions of the settings."""
 READERS: Mapping[type, Any] = {timedelta: read_duration, int: int}
 """Functions that read the values of a type; the others are texts."""
-HINTS = {timedelta: "a duration such as 90s, 5m, 2h or 7d", int: "a whole number"}
-HINTS_BY_NAME = {"dead": "the name of a queue", "rate": "a rate such as 100/m"}
-"""What a reader may enter where the type of a setting does not say enough."""
+HINTS = {
+    timedelta: "a duration such as 90s, 5m, 2h or 7d",
+    int: "a whole number",
+    "dead": "the name of a queue",
+    "rate": "a rate such as 100/m",
+}
+"""What a reader may enter, by the name of a setting or the type of its values."""
 SHOWN = "shown:"
 """Beginning of the name of a field that has the value which the reader saw."""
 FORM_FIELDS = frozenset({"queue", *SETTINGS, *(SHOWN + name for name in SETTINGS)})
@@ -44,58 +46,20 @@ MAX_NAME_CHARACTERS = 60
 """Characters of an unknown field's name that an answer repeats, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettingField:
-    """A setting of a queue, as a field of the form.
+class Kind(NamedTuple):
+    """Values that a setting may have.
 
     Attributes:
-        name: name of the setting.
-        text: value in effect, as text.
-        default: value without a stored one, as text.
-        is_stored: True if its value is stored.
-        entered: text that the reader has entered; the value in effect before that.
-        problem: what is wrong with the text that the reader has entered; empty for nothing.
+        type: type of the values.
+        choices: texts to choose from; empty if it may have others.
+        may_be_none: True if it may have no value.
+        hint: what a reader may enter; empty if there are choices.
     """
 
-    name: str
-    text: str
-    default: str
-    is_stored: bool
-    entered: str
-    problem: str = ""
-
-    @property
-    def label(self) -> str:
-        """Name of the setting, in words."""
-        return self.name.replace("_", " ")
-
-    @property
-    def about(self) -> str:
-        """Description of the setting."""
-        return ABOUT.get(self.name, "").replace("`", "")
-
-    @property
-    def may_be_none(self) -> bool:
-        """True if it may have no value."""
-        return NoneType in get_args(TYPES[self.name])
-
-    @property
-    def kind(self) -> Any:
-        """Type of its values."""
-        return get_args(TYPES[self.name])[0] if self.may_be_none else TYPES[self.name]
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """Texts that it may have; empty if it may have others."""
-        return get_args(self.kind)
-
-    @property
-    def hint(self) -> str:
-        """What a reader may enter; empty for a setting that is chosen from a list."""
-        if self.choices:
-            return ""
-        hint = HINTS_BY_NAME.get(self.name) or HINTS.get(self.kind, "a text")
-        return f"{hint}, or {NONE}" if self.may_be_none else hint
+    type: Any
+    choices: tuple[str, ...]
+    may_be_none: bool
+    hint: str
 
     def read(self, text: str) -> Any:
         """Return the value of a text.
@@ -108,21 +72,53 @@ class SettingField:
         if self.choices and text not in self.choices:
             raise ValueError(f"{text!r:.60} is none of {', '.join(self.choices)}")
         try:
-            value = READERS.get(self.kind, str)(text)
+            if text:
+                return READERS.get(self.type, str)(text)
         except (ValueError, OverflowError) as error:
             raise ValueError(f"{text!r:.60} is not {self.hint}") from error
-        if value == "":
-            raise ValueError(f"{text!r:.60} is not {self.hint}")
-        return value
+        raise ValueError(f"{text!r:.60} is not {self.hint}")
 
 
-def make_fields(read: StoredSettings) -> list[SettingField]:
-    """Return the settings of a queue, in the order in which the model names them."""
+def _find_kind(name: str) -> Kind:
+    annotated = get_type_hints(QueueSettings)[name]
+    may_be_none = NoneType in get_args(annotated)
+    kind = get_args(annotated)[0] if may_be_none else annotated
+    choices = get_args(kind)
+    hint = "" if choices else HINTS.get(name) or HINTS.get(kind, "a text")
+    return Kind(kind, choices, may_be_none, f"{hint}, or {NONE}" if hint and may_be_none else hint)
+
+
+KINDS = {name: _find_kind(name) for name in SETTINGS}
+
+
+def make_fields(
+    read: StoredSettings, entered: Mapping[str, str] | None = None, problems: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Return the settings of a queue as fields of the form, in the order in which the model names them.
+
+    Args:
+        read: values in effect.
+        entered: texts that the reader has entered, by the name of the setting.
+        problems: what is wrong with them.
+    """
     defaults = resolve_settings(read.settings.name, {})
     fields = []
     for name in SETTINGS:
         text = _show(getattr(read.settings, name))
-        fields.append(SettingField(name, text, _show(getattr(defaults, name)), name in read.stored, entered=text))
+        fields.append(
+            {
+                "name": name,
+                "label": name.replace("_", " "),
+                "about": ABOUT.get(name, "").replace("`", ""),
+                "text": text,
+                "default": _show(getattr(defaults, name)),
+                "is_stored": name in read.stored,
+                "choices": KINDS[name].choices,
+                "hint": KINDS[name].hint,
+                "entered": (entered or {}).get(name, text).strip(),
+                "problem": (problems or {}).get(name, ""),
+            }
+        )
     return fields
 
 
@@ -136,7 +132,8 @@ def _show(value: Any) -> str:
 async def show(services: Services, request: Request, name: QueueName, changed: str = "") -> Response:
     """Show the settings of a queue; ``changed`` names those that the reader has just changed."""
     read = await services.client.inspect(AsyncInspection.settings, name)
-    return _render(request, read, make_fields(read), done=sorted({*SETTINGS} & {*changed.split(",")}))
+    values = {"settings": make_fields(read), "done": sorted({*SETTINGS} & {*changed.split(",")})}
+    return render(request, "settings", queue=name, paused=read.paused, **values)
 
 
 async def save(services: Services, request: Request) -> Response:
@@ -149,18 +146,17 @@ async def save(services: Services, request: Request) -> Response:
         problem = f"no setting of a queue; the settings are {', '.join(SETTINGS)}"
         raise ArgumentInvalid(unknown[0][:MAX_NAME_CHARACTERS], problem)
     name = queue_name(entered.get("queue"))
-    await services.open_queue(name)
     read = await services.client.inspect(AsyncInspection.settings, name)
-    fields = [replace(each, entered=entered.get(each.name, each.text).strip()) for each in make_fields(read)]
     changes: dict[str, Any] = {}
     problems: dict[str, str] = {}
-    for each in fields:
-        if each.name not in entered or _flatten(each.entered) == _flatten(entered.get(SHOWN + each.name, "")):
+    for setting, kind in KINDS.items():
+        text = entered.get(setting)
+        if text is None or _flatten(text.strip()) == _flatten(entered.get(SHOWN + setting, "")):
             continue
         try:
-            changes[each.name] = each.read(each.entered)
+            changes[setting] = kind.read(text.strip())
         except ValueError as error:
-            problems[each.name] = str(error)
+            problems[setting] = str(error)
     if changes and not problems:
         try:
             shown = {setting: _show(value) for setting, value in changes.items()}
@@ -170,21 +166,10 @@ async def save(services: Services, request: Request) -> Response:
                 raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
             problems[error.argument] = error.problem
     if problems:
-        fields = [replace(each, problem=problems.get(each.name, "")) for each in fields]
-        return _render(request, read, fields, HTTPStatus.UNPROCESSABLE_ENTITY)
+        values = {"settings": make_fields(read, entered, problems), "done": ()}
+        status = HTTPStatus.UNPROCESSABLE_ENTITY
+        return render(request, "settings", status, queue=name, paused=read.paused, **values)
     return go_to(request, "/settings", name=name, changed=",".join(changes))
-
-
-def _render(
-    request: Request,
-    read: StoredSettings,
-    settings: Sequence[SettingField],
-    status: int = HTTPStatus.OK,
-    *,
-    done: Sequence[str] = (),
-) -> Response:
-    values = {"queue": read.settings.name, "paused": read.paused, "settings": settings, "done": done}
-    return render(request, "settings", status, **values)
 
 
 def _flatten(text: str) -> str:
