@@ -57,7 +57,7 @@ class Services:
         self.error_queues = find_error_queues(pipelines.values())
         self.queues = QueueReadings(client)
         self.letters: SharedReadings[Any] = SharedReadings()
-        self.pages: SharedReadings[bytes] = SharedReadings()
+        self.pages: SharedReadings[Response] = SharedReadings()
         self.feed = Feed(self.queues.read_numbers, lambda: self.queues.pause)
         self.large = asyncio.Semaphore(MAX_LARGE)
         self.metrics: Any = None
