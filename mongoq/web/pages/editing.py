@@ -85,21 +85,15 @@ class Difference(NamedTuple):
         path: where it is, such as ``lines[2].city``; empty for the whole payload.
         before: its value; ``MISSING`` for a field that is new.
         after: its value now; ``MISSING`` for one that is gone.
+        kind_before: its type in BSON; empty for a field that is new.
+        kind_after: its type now; empty for one that is gone.
     """
 
     path: str
     before: Any
     after: Any
-
-    @property
-    def kind_before(self) -> str:
-        """Its type in BSON; empty for a field that is new."""
-        return find_kind(self.before)
-
-    @property
-    def kind_after(self) -> str:
-        """Its type in BSON now; empty for one that is gone."""
-        return find_kind(self.after)
+    kind_before: str
+    kind_after: str
 
 
 def find_differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]:
@@ -111,11 +105,13 @@ def find_differences(before: Any, after: Any, path: str = "") -> Iterator[Differ
     elif isinstance(before, list) and isinstance(after, list):
         for place, (one, other) in enumerate(zip_longest(before, after, fillvalue=MISSING)):
             yield from find_differences(one, other, f"{path}[{place}]")
-    elif find_kind(before) != find_kind(after) or (before != after and repr(before) != repr(after)):
-        yield Difference(path, before, after)
+    else:
+        kinds = _find_kind(before), _find_kind(after)
+        if kinds[0] != kinds[1] or (before != after and repr(before) != repr(after)):
+            yield Difference(path, before, after, *kinds)
 
 
-def find_kind(value: Any) -> str:
+def _find_kind(value: Any) -> str:
     """Return the name of a value's type in BSON; empty for one that is not there."""
     # The number of the type comes behind the length of the document.
     return "" if value is MISSING else KINDS.get(_encode(value)[4], type(value).__name__)
