@@ -133,17 +133,6 @@ queues_argument = click.argument("names", metavar="[QUEUE]...", nargs=-1, type=Q
 where_option = click.option("--where", type=FILTER, help='Filter on payloads in JSON, such as \'{"city": "Paris"}\'.')
 
 
-def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Return a decorator that adds options to a command, in this order."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
 def examples(*commands: str) -> str:
     """Return the end of a help page, with one example in each line."""
     # The mark keeps the line breaks of what follows.

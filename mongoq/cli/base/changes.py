@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from mongoq.cli.base.arguments import with_options
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.base.output import Meter, Output, printable
+from mongoq.cli.base.output import Output, printable, progress
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.sync import Broker
 from mongoq.sync.selection import ItemSelection
@@ -136,8 +135,8 @@ def _ask(question: str) -> int:
 
 def count_items(selection: ItemSelection[Any], limit: int = COUNT_LIMIT, *, free: bool = False) -> BoundedCount:
     """Count items, and show the progress."""
-    with Meter() as meter:
-        return selection.count(limit, free=free, progress=meter.count("examined"))
+    with progress() as show:
+        return selection.count(limit, free=free, progress=show)
 
 
 def amount(counted: BoundedCount | int, noun: str = "item") -> str:

@@ -38,6 +38,32 @@ class Ago:
     length: timedelta
 
 
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds options to a command, in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+with_connection = with_options(
+    click.option("--uri", envvar="MONGOQ_URI", help="MongoDB connection string, without a password."),
+    click.option("--database", envvar="MONGOQ_DATABASE", help="Default: the one of the URI, else mongoq."),
+    click.option("--collection", envvar="MONGOQ_COLLECTION", help="Collection of the queues; default mongoq."),
+)
+with_json = click.option(
+    "--json",
+    "output",
+    is_flag=True,
+    callback=lambda _context, _option, value: Output(as_json=value),
+    help="Print JSON, one document a line.",
+)
+"""Adds the option ``--json`` to a command; its argument ``output`` prints in that form."""
+
+
 def with_broker(function: F) -> F:
     """Add the options of the connection and ``--json`` to a command; it is called with ``broker`` and ``output``.
 
@@ -47,10 +73,9 @@ def with_broker(function: F) -> F:
     @functools.wraps(function)
     def command(*args: Any, **options: Any) -> Any:
         place = {name: options.pop(name) for name in SETTINGS}
-        output = Output(as_json=options.pop("as_json"))
         with connect(**place) as broker:
             times = {name: _at(value, broker) for name, value in options.items() if isinstance(value, Ago)}
-            return function(*args, broker=broker, output=output, **{**options, **times})
+            return function(*args, broker=broker, **{**options, **times})
 
     return with_connection(with_json(command))  # type: ignore[return-value]
 
@@ -60,23 +85,6 @@ def _at(ago: Ago, broker: Broker) -> datetime:
         return broker.inspect().now() - ago.length
     except OverflowError:
         return datetime.min.replace(tzinfo=UTC)
-
-
-def with_connection(function: F) -> F:
-    """Add the options ``--uri``, ``--database`` and ``--collection`` to a command."""
-    options = (
-        click.option("--uri", envvar="MONGOQ_URI", help="MongoDB connection string, without a password."),
-        click.option("--database", envvar="MONGOQ_DATABASE", help="Default: the one of the URI, else mongoq."),
-        click.option("--collection", envvar="MONGOQ_COLLECTION", help="Collection of the queues; default mongoq."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def with_json(function: F) -> F:
-    """Add the option ``--json`` to a command, as its argument ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line.")(function)
 
 
 def connect(*, timeout: float = TIMEOUT_SECONDS, **place: str | None) -> Broker:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bson.errors import InvalidBSON
 
-from mongoq.cli.base.output import Meter, Output
+from mongoq.cli.base.output import Output, progress
 from mongoq.errors import MongoqError
 from mongoq.model.encoding.extended_json import read_json
 
@@ -120,11 +120,11 @@ class LineSender:
             LineInvalid: a line is no item; the lines before it are sent, and no others.
         """
         try:
-            with Meter(prints=prints) as meter:
+            with progress(prints=prints) as show:
                 for lines in read_lines(stream):
                     for start in range(0, len(lines), BATCH):
                         self._send_lines(lines[start : start + BATCH])
-                        meter.show(self.state())
+                        show(lines[-1][0])
         except LineInvalid as invalid:
             raise LineInvalid(invalid.number, invalid.problem, self.state()) from None
         except KeyboardInterrupt:

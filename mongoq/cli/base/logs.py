@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mongoq.cli.base.arguments import with_options
+from mongoq.cli.base.connection import with_options
 from mongoq.cli.base.output import printable
 
 FIELD_PREFIX = "mongoq_"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 import click
 from bson import ObjectId, json_util
@@ -54,16 +54,9 @@ class Output:
         rows: Iterable[Mapping[str, Any]],
         *,
         empty: str,
-        right: Collection[str] = (),
-        optional: Collection[str] = (),
-        shortened: Collection[str] = (),
+        **layout: Collection[str],
     ) -> None:
-        """Print rows, one JSON document each or one line of a table each; ``empty`` is said instead of no rows.
-
-        Columns of numbers, and those in ``right``, are aligned to the right. In a narrow terminal texts of the columns
-        ``shortened`` end with "…", and other texts go on in the next line. If that is not enough, each row is a block
-        of lines: numbers, ids and times are never cut.
-        """
+        """Print rows as JSON documents, or as a table of this ``layout``; ``empty`` is said instead of no rows."""
         if self.as_json:
             for row in rows:
                 self.document(row)
@@ -72,10 +65,7 @@ class Output:
         if not listed:
             self.line(empty)
             return
-        table = make_table(
-            columns, listed, right=right, optional=optional, shortened=shortened, width=self.console.width
-        )
-        self.console.print(table)
+        self.console.print(make_table(columns, listed, width=self.console.width, **layout))
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Print one JSON document in one line."""
@@ -117,44 +107,27 @@ class Output:
             raise
 
 
-class Meter:
-    """Line on stderr with the progress so far; it is shown only at a terminal, and erased at the end.
+@contextmanager
+def progress(*, prints: bool = False) -> Iterator[Callable[[int | None], None]]:
+    """Return a function that shows a number of items on stderr, if a person looks at the terminal; ``None`` erases it.
 
-    Args:
-        prints: the command prints results meanwhile: the line would mix with them if they go to a terminal too.
+    The line is erased at the end. ``prints`` says that the command prints results meanwhile: the line would mix with
+    them if they go to a terminal too.
     """
+    is_shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+    drawn_at, width = float("-inf"), 0
 
-    def __init__(self, *, prints: bool = False) -> None:
-        self._is_shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
-        self._drawn_at = float("-inf")
-        self._width = 0
+    def show(number: int | None) -> None:
+        nonlocal drawn_at, width
+        line, now = "" if number is None else f"{number:,} items", time.monotonic()
+        if is_shown and (width if number is None else now - drawn_at >= REDRAW_SECONDS):
+            click.echo("\r" + line.ljust(width) + ("" if line else "\r"), nl=False, err=True)
+            drawn_at, width = now, len(line)
 
-    def __enter__(self) -> Self:
-        """Return the meter itself."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Erase the line."""
-        self.clear()
-
-    def clear(self) -> None:
-        """Erase the line: the command is about to print."""
-        if self._width:
-            click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
-            self._width = 0
-
-    def count(self, what: str) -> Callable[[int], None]:
-        """Return a function that shows a number of items with what was done to them, such as ``searched``."""
-        return lambda number: self.show(f"{number:,} items {what}")
-
-    def show(self, text: str) -> None:
-        """Draw the line anew, unless it was drawn a moment ago."""
-        now = time.monotonic()
-        if not self._is_shown or now - self._drawn_at < REDRAW_SECONDS:
-            return
-        self._drawn_at, line = now, printable(text, keep="")
-        click.echo("\r" + line.ljust(self._width), nl=False, err=True)
-        self._width = max(self._width, len(line))
+    try:
+        yield show
+    finally:
+        show(None)
 
 
 def discard_stdout() -> None:
@@ -183,16 +156,29 @@ def make_table(
     shortened: Collection[str] = (),
     width: int = PIPE_WIDTH,
 ) -> Table:
-    """Return a table of rows for a terminal of a width, as ``Output.table`` prints it."""
+    """Return a table of rows for a terminal of a width.
+
+    Columns of numbers, and those in ``right``, are aligned to the right; ``optional`` ones are left out if they are
+    empty. In a narrow terminal texts of the columns ``shortened`` end with "…", and other texts go on in the next line.
+    If that is not enough, each row is a block of lines: numbers, ids and times are never cut.
+    """
     columns = [column for column in columns if column not in optional or any(row.get(column) for row in rows)]
     texts = {column: [cell(row.get(column)) for row in rows] for column in columns}
-    numeric = {column for column in columns if column in right or all(_is_number(row.get(column)) for row in rows)}
+    numeric = {
+        column
+        for column in columns
+        if column in right or all(type(row.get(column)) in (int, float, type(None)) for row in rows)
+    }
     whole = {column for column in columns if any(isinstance(row.get(column), ObjectId | datetime) for row in rows)}
     widths = {column: max(map(cell_len, (column, *cells))) for column, cells in texts.items()}
     rest = width - COLUMN_GAP * (len(columns) - 1)
     _narrow(widths, dict.fromkeys(set(shortened) & set(columns), MIN_WIDTH), rest)
     for column in shortened:
-        texts[column] = [_cut(text, widths[column]) for text in texts.get(column, ())]
+        limit = widths.get(column, 0)
+        texts[column] = [
+            text if cell_len(text) <= limit else set_cell_size(text, limit - 1).rstrip() + "…"
+            for text in texts.get(column, ())
+        ]
     _narrow(widths, dict.fromkeys(set(columns) - numeric - whole - set(shortened), MIN_FOLDED_WIDTH), rest)
     if sum(widths.values()) > rest:
         return _make_blocks(columns, rows)
@@ -232,14 +218,6 @@ def _make_blocks(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> T
 
 def _title(column: str) -> Text:
     return Text(column.replace("_", " "), style="bold")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | None) and not isinstance(value, bool)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def cell(value: Any) -> str:

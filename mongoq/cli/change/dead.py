@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import click
 from bson import ObjectId
@@ -17,12 +16,11 @@ from mongoq.cli.base.arguments import (
     examples,
     queue_argument,
     where_option,
-    with_options,
 )
 from mongoq.cli.base.changes import Change, amount, with_change
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Meter, Output, cell
+from mongoq.cli.base.output import Output, cell, progress
 from mongoq.cli.change.deletion import INTERRUPTED_DELETION
 from mongoq.cli.change.replay import report, target_text
 from mongoq.model.copies import Replayed
@@ -30,10 +28,8 @@ from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item
 from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
-from mongoq.sync import Broker, DeadQueue
+from mongoq.sync import Broker
 from mongoq.sync.selection import GROUPED_LETTERS, MAX_GROUPS, ItemSelection
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 LISTED = 20
 """Letters in one list, unless ``--limit`` gives another number."""
@@ -43,71 +39,47 @@ SENT_TOGETHER = 500
 """Letters that one page of a replay sends, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class LetterOptions:
-    """Selection of letters, as the options of a command give it.
+letter_options = with_options(
+    queue_argument,
+    click.option("--id", "ids", type=OBJECT_ID, multiple=True, help="Only this letter; repeatable."),
+    where_option,
+    click.option("--stage", help="Stage of a pipeline that buried them."),
+    click.option("--reason", help="Reason of their burial, the whole text."),
+    click.option("--error", metavar="TYPE", help="Type of their errors, such as ValueError or app.errors.NoCity."),
+    click.option("--limit", type=COUNT, help="Letters, at most, the first ones."),
+    click.option("--exact", is_flag=True, help="QUEUE itself is the dead queue, whatever it holds."),
+)
+
+
+class Letters:
+    """Dead letters that the options of a command choose.
 
     Attributes:
-        queue: queue or stage that they died in, or the dead queue.
-        ids: only these letters; empty for all.
-        where: filter on payloads.
-        stage: stage of a pipeline that they failed in.
-        reason: reason of their burial.
-        error: type of their errors.
+        handle: dead queue that the name in the command stands for.
+        ids: ids of the letters that were named; empty for all.
         limit: number of letters, at most.
-        exact: True if the name is that of the dead queue itself.
+        filters: arguments of ``replay`` and ``purge`` that select the letters.
+        selection: the chosen letters.
     """
 
-    queue: str
-    ids: Sequence[ObjectId]
-    where: Mapping[str, Any] | None
-    stage: str | None
-    reason: str | None
-    error: str | None
-    limit: int | None
-    exact: bool
+    def __init__(
+        self, broker: Broker, *, queue: str, exact: bool, limit: int | None, ids: Sequence[ObjectId], **filters: Any
+    ) -> None:
+        self.handle = broker.inspect().dead_queue(queue, exact=exact)
+        self.ids = ids
+        self.limit = limit
+        self.filters = {"ids": list(ids) or None, **filters}
+        self.selection = self.handle.select(**self.filters)
 
-    @property
-    def filters(self) -> dict[str, Any]:
-        """Arguments of ``replay`` and ``purge`` that select letters."""
-        names = ("where", "stage", "reason", "error")
-        return {"ids": list(self.ids) or None, **{name: getattr(self, name) for name in names}}
-
-    def open(self, broker: Broker) -> tuple[DeadQueue, ItemSelection[Any]]:
-        """Return the dead queue that the name in the command stands for, and the letters chosen in it."""
-        letters = broker.inspect().dead_queue(self.queue, exact=self.exact)
-        return letters, letters.select(**self.filters)
-
-    def describe_nothing(self, letters: DeadQueue) -> str:
+    def describe_nothing(self) -> str:
         """Return what is said where no letter was found."""
         is_filtered = any(value is not None for value in self.filters.values())
-        return f"{letters.name} holds no {'such ' if is_filtered else ''}letters"
+        return f"{self.handle.name} holds no {'such ' if is_filtered else ''}letters"
 
-
-def with_letters(function: F) -> F:
-    """Add the options that select letters to a command, as its argument ``chosen``."""
-
-    @functools.wraps(function)
-    def command(*args: Any, **options: Any) -> Any:
-        chosen = LetterOptions(**{name: options.pop(name) for name in LetterOptions.__slots__})
-        return function(*args, chosen=chosen, **options)
-
-    added = with_options(
-        queue_argument,
-        click.option("--id", "ids", type=OBJECT_ID, multiple=True, help="Only this letter; repeatable."),
-        where_option,
-        click.option("--stage", help="Stage of a pipeline that buried them."),
-        click.option("--reason", help="Reason of their burial, the whole text."),
-        click.option("--error", metavar="TYPE", help="Type of their errors, such as ValueError or app.errors.NoCity."),
-        click.option("--limit", type=COUNT, help="Letters, at most, the first ones."),
-        click.option("--exact", is_flag=True, help="QUEUE itself is the dead queue, whatever it holds."),
-    )
-    return added(command)  # type: ignore[return-value]
-
-
-def _read(selection: ItemSelection[Any], limit: int) -> list[Item[Any]]:
-    with Meter() as meter:
-        return selection.read(limit, progress=meter.count("searched"))
+    def read(self, limit: int) -> list[Item[Any]]:
+        """Return the first letters, and show the progress of the search."""
+        with progress() as show:
+            return self.selection.read(limit, progress=show)
 
 
 @click.group(short_help="Show, send back and delete dead letters.")
@@ -119,27 +91,27 @@ def dead() -> None:
 
 
 @dead.command("list")
-@with_letters
+@letter_options
 @click.option("--group", is_flag=True, help="Group them by reason and type of error, with counts.")
 @with_broker
-def list_letters(*, group: bool, chosen: LetterOptions, broker: Broker, output: Output) -> None:
+def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any) -> None:
     """List dead letters of QUEUE, the first 20 unless --limit says otherwise."""
-    letters, selection = chosen.open(broker)
+    chosen = Letters(broker, **options)
     if group:
         if chosen.ids:
             raise click.UsageError("--group counts all letters of a kind; leave --id out")
-        groups, is_more = selection.groups()
+        groups, is_more = chosen.selection.groups()
         columns: tuple[str, ...] = ("number", "reason", "error", "example", "first", "last")
         rows = list(map(asdict, groups))
     else:
         limit = chosen.limit or LISTED
-        found = _read(selection, limit)
+        found = chosen.read(limit)
         columns = ("id", "died", "queue", "stage", "holds", "reason", "error", "message")
         holds = broker.inspect().holders(found)
         rows = [_row(letter, is_holding=is_holding) for letter, is_holding in zip(found, holds, strict=True)]
     if output.as_json:  # ids and times are strings, so that scripts can pass them on
         rows = list(map(to_plain, rows))
-    optional, empty = ["stage", "holds"], chosen.describe_nothing(letters)
+    optional, empty = ["stage", "holds"], chosen.describe_nothing()
     output.table(columns, rows, empty=empty, optional=optional, shortened=["message"])
     if group and is_more:
         output.note(f"of the first {GROUPED_LETTERS:,} letters; there are more")
@@ -164,13 +136,13 @@ def _row(letter: Item[Any], *, is_holding: bool) -> dict[str, Any]:
 
 
 @dead.command()
-@with_letters
+@letter_options
 @with_broker
-def show(*, chosen: LetterOptions, broker: Broker, output: Output) -> None:
+def show(*, broker: Broker, output: Output, **options: Any) -> None:
     """Show dead letters of QUEUE with payload and traceback, the first one unless --limit says otherwise."""
-    letters, selection = chosen.open(broker)
+    chosen = Letters(broker, **options)
     limit = chosen.limit or max(len(chosen.ids), 1)
-    found = _read(selection, limit)
+    found = chosen.read(limit)
     holds = broker.inspect().holders(found)
     for place, letter in enumerate(found):
         if output.as_json:
@@ -181,9 +153,9 @@ def show(*, chosen: LetterOptions, broker: Broker, output: Output) -> None:
     missing = set(chosen.ids) - {letter.id for letter in found}
     if not found or missing:
         for id in sorted(missing):
-            output.note(f"{letters.name} holds no letter {id}")
+            output.note(f"{chosen.handle.name} holds no letter {id}")
         if not missing:
-            output.note(chosen.describe_nothing(letters))
+            output.note(chosen.describe_nothing())
         click.get_current_context().exit(OPERATION_FAILED)
 
 
@@ -225,46 +197,46 @@ def _indent(value: Any, width: int = 10) -> str:
         "mongoq dead replay orders --id 65f0c0ffee65f0c0ffee0001 --yes",
     )
 )
-@with_letters
+@letter_options
 @click.option("--to", type=QUEUE, help="Send all of them to this queue, instead of the queues that they died in.")
 @with_change
-def replay(*, to: str | None, chosen: LetterOptions, change: Change) -> None:
+def replay(*, to: str | None, change: Change, **options: Any) -> None:
     """Send dead letters of QUEUE back to the queues that they died in, with all their attempts again."""
-    _send(chosen, change, to=to)
+    _send(Letters(change.broker, **options), change, to=to)
 
 
 @dead.command()
-@with_letters
+@letter_options
 @click.option("--to", type=QUEUE, required=True, help="Queue that the letters go to.")
 @with_change
-def move(*, to: str, chosen: LetterOptions, change: Change) -> None:
+def move(*, to: str, change: Change, **options: Any) -> None:
     """Move dead letters of QUEUE to another queue, without their keys and with all their attempts again."""
-    _send(chosen, change, to=to)
+    _send(Letters(change.broker, **options), change, to=to)
 
 
-def _send(chosen: LetterOptions, change: Change, *, to: str | None) -> None:
+def _send(chosen: Letters, change: Change, *, to: str | None) -> None:
     where = "back to their queues" if to is None else target_text(change.broker, to)
-    letters, selection = chosen.open(change.broker)
-    counted = change.count(selection, limit=chosen.limit, free=True, timed=not chosen.ids)
-    releases = "" if to is None else _describe_releases(selection)
+    letters = chosen.handle
+    counted = change.count(chosen.selection, limit=chosen.limit, free=True, timed=not chosen.ids)
+    releases = "" if to is None else _describe_releases(chosen.selection)
     if not change.allows_counted(f"send {amount(counted, 'letter')} of {letters.name} {where}{releases}"):
         return
     done = Replayed()
 
-    def show(so_far: Replayed) -> None:
+    def note(so_far: Replayed) -> None:
         nonlocal done
         done = so_far
-        meter.show(f"{amount(done.pushed, 'letter')} sent")
+        show(done.pushed)
 
     def explain() -> str:
         sent = f"{amount(done.pushed, 'letter')} sent, and maybe up to {SENT_TOGETHER:,} more"
         return f"{sent}; the others are still in {letters.name}"
 
     if not change.is_empty:
-        with Meter() as meter, change.output.explaining(explain):
-            done = letters.replay(**chosen.filters, to=to, limit=change.limit, as_of=change.as_of, progress=show)
+        with progress() as show, change.output.explaining(explain):
+            done = letters.replay(**chosen.filters, to=to, limit=change.limit, as_of=change.as_of, progress=note)
     elif chosen.ids:  # nothing can go: say what has become of these letters
-        there = {letter.id for letter in selection.read(len(chosen.ids))}
+        there = {letter.id for letter in chosen.selection.read(len(chosen.ids))}
         missing = tuple(id for id in dict.fromkeys(chosen.ids) if id not in there)
         done = Replayed(found=len(there), skipped=len(there), missing=missing)
     texts = [f"sent {amount(done.pushed, 'letter')} of {letters.name} {where}"]
@@ -289,13 +261,14 @@ def _describe_releases(selection: ItemSelection[Any]) -> str:
 
 
 @dead.command()
-@with_letters
+@letter_options
 @with_change
-def drop(*, chosen: LetterOptions, change: Change) -> None:
+def drop(*, change: Change, **options: Any) -> None:
     """Delete dead letters of QUEUE for good; letters that a caller has reserved stay."""
-    letters, selection = chosen.open(change.broker)
-    counted = change.count(selection, limit=chosen.limit, free=True, timed=not chosen.ids)
-    sentence = f"delete {amount(counted, 'letter')} of {letters.name}{_describe_releases(selection)}"
+    chosen = Letters(change.broker, **options)
+    letters = chosen.handle
+    counted = change.count(chosen.selection, limit=chosen.limit, free=True, timed=not chosen.ids)
+    sentence = f"delete {amount(counted, 'letter')} of {letters.name}{_describe_releases(chosen.selection)}"
     if not change.allows_counted(sentence):
         return
     deleted = 0

@@ -12,7 +12,7 @@ from mongoq.cli.base.arguments import COUNT, MOMENT, OBJECT_ID, QUEUE, examples,
 from mongoq.cli.base.changes import CLOCK_MARGIN, Change, amount, with_change
 from mongoq.cli.base.connection import new_queue_text
 from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Meter, Output
+from mongoq.cli.base.output import Output, progress
 from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
 from mongoq.protocol.history.query import BoundedCount
@@ -66,10 +66,10 @@ def replay(
         if not change.allows_counted(f"push copies of {amount(counted)} of {queue} {where_to}"):
             return
 
-    def show(far: Replayed) -> None:
+    def note(far: Replayed) -> None:
         nonlocal so_far
         so_far = far
-        meter.show(f"{amount(far.found)} read, {far.pushed:,} to push")
+        show(far.found)
 
     def explain() -> str:
         if change.dry_run:
@@ -77,7 +77,7 @@ def replay(
         return f"{amount(so_far.pushed)} pushed, and maybe a batch under way; the same command goes on"
 
     if change.dry_run or not change.is_empty:
-        with Meter() as meter, output.explaining(explain):
+        with progress() as show, output.explaining(explain):
             so_far = handle.replay(
                 ids=list(ids) or None,
                 **chosen,
@@ -85,7 +85,7 @@ def replay(
                 limit=limit,
                 label=label,
                 dry_run=change.dry_run,
-                progress=show,
+                progress=note,
             )
     if not so_far.found and (hint := inspection.explain_no_history(queue)) is not None:
         output.note(hint)

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from mongoq.cli.base.arguments import DURATION, MAX_COUNT, ReadType, examples, queue_argument, with_options
+from mongoq.cli.base.arguments import DURATION, MAX_COUNT, ReadType, examples, queue_argument
 from mongoq.cli.base.changes import Change, amount, count_items, with_change
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.output import Output
 from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import read_duration

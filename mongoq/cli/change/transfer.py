@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
@@ -22,7 +23,7 @@ from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.lines import LineSender, read_line
-from mongoq.cli.base.output import Meter, Output, discard_stdout
+from mongoq.cli.base.output import Output, discard_stdout, progress
 from mongoq.errors import MongoqError
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.encoding.extended_json import read_json
@@ -61,15 +62,7 @@ PART_NAME_LENGTH = 48
 )
 @with_broker
 def export(
-    *,
-    queue: str,
-    history: bool,
-    dead: bool,
-    state: Any,
-    where: Mapping[str, Any] | None,
-    path: Path | None,
-    broker: Broker,
-    output: Output,
+    *, queue: str, history: bool, dead: bool, state: Any, where: Any, path: Path | None, broker: Broker, output: Output
 ) -> None:
     """Write the live items of QUEUE as lines of canonical extended JSON, which "mongoq import" reads.
 
@@ -83,26 +76,31 @@ def export(
         raise click.UsageError(f"{path} exists; name a new file")
     handle: Queue[Any] = broker.inspect().dead_queue(queue) if dead else broker.queue(queue)
     broker.inspect().check_known(handle.name)
-    exporter = Exporter()
     # Blocked items come last, in their order: an import gives the first ones their places before.
-    states = ("processed",) if history else (None, "blocked") if state is None else (state,)
+    states: tuple[Any, ...] = ("processed",) if history else (None, "blocked") if state is None else (state,)
+    pages = (page for each in states for page in handle.select(state=each, where=where).export())
+    written, unreadable = 0, list[Any]()
     try:
-        with _open_output(path) as stream, Meter(prints=stream is sys.stdout) as meter:
-            for each in states:
-                exporter.write(handle, each, where, stream, meter)
+        with _open_output(path) as stream, progress(prints=stream is sys.stdout) as show:
+            for items, left_out in pages:
+                stream.writelines(f"{make_line(fields)}\n" for fields in items)
+                stream.flush()
+                written += len(items)
+                unreadable += left_out
+                show(written)
     except KeyboardInterrupt:
         hint = f"; {path} was not written" if path else ""
-        output.note(f"stopped after {amount(exporter.written)} of {handle.name}{hint}")
+        output.note(f"stopped after {amount(written)} of {handle.name}{hint}")
         # The reader may not read on, and Python would wait for it while it flushes at exit.
         discard_stdout()
         raise
     if path is None or not output.as_json:
-        output.note(f"exported {amount(exporter.written)} of {handle.name}" + (f" to {path}" if path else ""))
+        output.note(f"exported {amount(written)} of {handle.name}" + (f" to {path}" if path else ""))
     else:
-        output.document({"queue": handle.name, "exported": exporter.written, "file": str(path)})
-    if exporter.unreadable:
-        ids = ", ".join(map(str, exporter.unreadable[:3]))
-        output.note(f"left out {amount(len(exporter.unreadable))} that cannot be decoded: {ids}")
+        output.document({"queue": handle.name, "exported": written, "file": str(path)})
+    if unreadable:
+        ids = ", ".join(map(str, unreadable[:3]))
+        output.note(f"left out {amount(len(unreadable))} that cannot be decoded: {ids}")
         click.get_current_context().exit(OPERATION_FAILED)
 
 
@@ -117,7 +115,9 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
         return
     part = path.with_name(f"{path.name[:PART_NAME_LENGTH]}.{token_hex(4)}{PART_SUFFIX}")
     try:
-        with open(part, "x", encoding="ascii", opener=_open_private) as stream:
+        # Only this user can read it: it holds payloads.
+        private = partial(os.open, mode=0o600)
+        with open(part, "x", encoding="ascii", opener=private) as stream:
             try:
                 yield stream
                 stream.flush()
@@ -131,11 +131,6 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
         ) from None
     except OSError as error:
         raise MongoqError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Open a file that only this user can read: it holds payloads."""
-    return os.open(path, flags, 0o600)
 
 
 def _give_name(part: Path, path: Path) -> None:
@@ -152,29 +147,6 @@ def _give_name(part: Path, path: Path) -> None:
         if path.exists():
             raise FileExistsError(str(path)) from None
         part.replace(path)
-
-
-class Exporter:
-    """Writes the items of a queue.
-
-    Attributes:
-        written: items that were written so far.
-        unreadable: ids of items that cannot be decoded, and were left out.
-    """
-
-    def __init__(self) -> None:
-        self.written = 0
-        self.unreadable: list[Any] = []
-
-    def write(self, handle: Queue[Any], state: Any, where: Any, stream: IO[str], meter: Meter) -> None:
-        """Write the items of a state, page by page: no cursor stays open, and a page takes the memory of one reply."""
-        pages = handle.select(state=state, where=where).export()
-        for items, unreadable in pages:
-            self.unreadable += unreadable
-            stream.writelines(f"{make_line(fields)}\n" for fields in items)
-            stream.flush()
-            self.written += len(items)
-            meter.show(f"{amount(self.written)} written")
 
 
 def make_line(fields: Mapping[str, Any]) -> str:

@@ -23,18 +23,17 @@ from mongoq.model.health import Health
     show_default=True,
     help="Seconds that the check may take.",
 )
-def health(*, timeout: float, as_json: bool, **place: Any) -> None:
+def health(*, timeout: float, output: Output, **place: Any) -> None:
     """Check that a server takes writes and the collection is suitable.
 
     Exits with 0 if so, and with 1 and the reasons if not.
     """
-    output = Output(as_json=as_json)
     try:
         with connect(timeout=timeout, **place) as broker:
             result = broker.health(within=timeout)
     except MongoqError as error:
         result = Health.of([str(error)])
-    if as_json:
+    if output.as_json:
         output.document(result.to_document())
     else:
         for line in ("healthy",) if result.healthy else result.reasons:

@@ -51,7 +51,7 @@ def create_role_command(role: str, database: str, collection: str) -> dict[str, 
 @click.argument("role", type=click.Choice(ROLES))
 @with_connection
 @with_json
-def role(role: str, *, as_json: bool, **given: str | None) -> None:
+def role(role: str, *, output: Output, **given: str | None) -> None:
     """Print the command that creates a role for producers, workers or viewers, with the rights that they need.
 
     The text is for mongosh, as a user who may create roles; with --json it is the command document. No server is asked:
@@ -60,27 +60,17 @@ def role(role: str, *, as_json: bool, **given: str | None) -> None:
     A producer pushes and publishes. A worker makes the collection, and does all operations of queues. A viewer reads:
     with the commands that inspect, and with doctor --role viewer.
     """
-    output = Output(as_json=as_json)
-    database, collection = _find_names(given)
-    command = create_role_command(role, database, collection)
-    if as_json:
-        output.document(command)
-    else:
-        click.echo(_render_script(command, database))
-
-
-def _find_names(given: Mapping[str, str | None]) -> tuple[str, str]:
-    """Return the names of database and collection, as a connection would use them.
-
-    Raises:
-        ArgumentInvalid: the server would refuse a name.
-    """
     place = read_place(**given)
     # The client sends nothing, and does not ask the DNS.
     client: MongoClient[Any] = make_client(MongoClient, place.get("uri", "mongodb://localhost"), connect=False)
-    with client:
+    with client:  # it refuses names that the server would refuse
         opened = open_collection(client, place.get("database"), place.get("collection", COLLECTION))
-    return opened.database.name, opened.name
+    database, collection = opened.database.name, opened.name
+    command = create_role_command(role, database, collection)
+    if output.as_json:
+        output.document(command)
+    else:
+        click.echo(_render_script(command, database))
 
 
 def _render_script(command: Mapping[str, Any], database: str) -> str:

@@ -45,26 +45,6 @@ class Finding:
     advice: str = ""
 
 
-def fine(detail: str) -> Finding:
-    """Return that all is well."""
-    return Finding("ok", detail)
-
-
-def problem(detail: str, advice: str = "") -> Finding:
-    """Return a problem, and what to do."""
-    return Finding("problem", detail, advice)
-
-
-def warning(detail: str, advice: str = "") -> Finding:
-    """Return what works with limits, and how to be rid of them."""
-    return Finding("warning", detail, advice)
-
-
-def unknown(detail: str) -> Finding:
-    """Return that the check could not be made."""
-    return Finding("unknown", detail)
-
-
 class Server:
     """The server of a broker, for commands that no operation of a queue sends.
 
@@ -120,7 +100,7 @@ class Server:
 def check_reply(server: Server) -> Finding:
     """Measure the time of a round trip."""
     seconds, _ = _measure(server)
-    return fine(f"{server.address} answers in {seconds * 1000:.1f} ms")
+    return Finding("ok", f"{server.address} answers in {seconds * 1000:.1f} ms")
 
 
 def check_version(server: Server) -> Finding:
@@ -128,49 +108,52 @@ def check_version(server: Server) -> Finding:
     version = server.command({"buildInfo": 1})["version"]
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
         oldest = ".".join(map(str, OLDEST_SERVER))
-        return problem(f"MongoDB {version}", f"mongoq needs MongoDB {oldest} or later")
-    return fine(f"MongoDB {version}")
+        return Finding("problem", f"MongoDB {version}", f"mongoq needs MongoDB {oldest} or later")
+    return Finding("ok", f"MongoDB {version}")
 
 
 def check_replica_set(server: Server) -> Finding:
     """Check that the server has transactions and a change stream."""
     hello = server.hello
     if hello.get("msg") == "isdbgrid":
-        return fine("a router of a sharded cluster")
+        return Finding("ok", "a router of a sharded cluster")
     if "setName" not in hello:
-        return warning(
+        return Finding(
+            "warning",
             "a server without replica set: operations on single items work, but it has no transactions (forks, joins, "
             "topics, sources), no wake-ups for callers that wait, and no retried writes",
             "start it with --replSet NAME, and run rs.initiate() once; one node is enough",
         )
     members = len(hello.get("hosts", ()))
-    return fine(f"{hello['setName']!r} with {members} {'member' if members == 1 else 'members'} for data")
+    return Finding("ok", f"{hello['setName']!r} with {members} {'member' if members == 1 else 'members'} for data")
 
 
 def check_write_concern(server: Server) -> Finding:
     """Check what a majority write survives; mongoq waits for the majority whatever the URI says."""
     hello = server.hello
     if "setName" not in hello:
-        return unknown("without a replica set there is no majority")
+        return Finding("unknown", "without a replica set there is no majority")
     if hello.get("arbiters") and len(hello["hosts"]) == 2:
-        return problem(
+        return Finding(
+            "problem",
             "two members with data and an arbiter: when one of the two is down, no majority takes writes",
             "make the arbiter a member with data",
         )
     config = server.command_admin({"replSetGetConfig": 1})["config"]
     if not config.get("writeConcernMajorityJournalDefault", True):
-        return problem(
+        return Finding(
+            "problem",
             "majority writes do not wait for the journal, and a power cut can lose them",
             "set writeConcernMajorityJournalDefault to true with rs.reconfig()",
         )
-    return fine("majority writes are in the journal")
+    return Finding("ok", "majority writes are in the journal")
 
 
 def check_rights(server: Server, *, role: str = "worker") -> Finding:
     """Check that the user may do what a role does: ``producer``, ``worker`` or ``viewer``."""
     auth = server.command({"connectionStatus": 1, "showPrivileges": True})["authInfo"]
     if not auth["authenticatedUsers"]:
-        return fine("no user is logged in, and the server lets everyone do everything")
+        return Finding("ok", "no user is logged in, and the server lets everyone do everything")
     user = auth["authenticatedUsers"][0]["user"]
     granted = {
         action
@@ -186,8 +169,8 @@ def check_rights(server: Server, *, role: str = "worker") -> Finding:
             f"grant {actions} on {server.place}, or the role {builtin!r} on the database {server.database!r}; "
             f"'mongoq role {role}' prints a role with no more than it needs"
         )
-        return problem(f"user {user!r} lacks {actions}", advice)
-    return fine(f"user {user!r} may {ROLE_WORK[role]}")
+        return Finding("problem", f"user {user!r} lacks {actions}", advice)
+    return Finding("ok", f"user {user!r} may {ROLE_WORK[role]}")
 
 
 def _covers(resource: Mapping[str, Any], server: Server) -> bool:
@@ -202,11 +185,12 @@ def check_clock(server: Server) -> Finding:
     _, ahead = _measure(server)
     difference = f"{abs(ahead.total_seconds()):.3g} s {'ahead of' if ahead > timedelta() else 'behind'} the server's"
     if abs(ahead) > MAX_CLOCK_DIFFERENCE:
-        return problem(
+        return Finding(
+            "problem",
             f"the clock of this machine is {difference}; leases follow the server's, but times in logs differ",
             "synchronise both clocks by NTP",
         )
-    return fine(f"this machine is {difference}")
+    return Finding("ok", f"this machine is {difference}")
 
 
 def _measure(server: Server) -> tuple[float, timedelta]:
@@ -225,11 +209,12 @@ def check_history_window(server: Server) -> Finding:
     name = "minSnapshotHistoryWindowInSeconds"
     seconds = server.command_admin({"getParameter": 1, name: 1})[name]
     if seconds > MAX_HISTORY_WINDOW_SECONDS:
-        return problem(
+        return Finding(
+            "problem",
             f"the server keeps deleted entries of indexes for {seconds:,} s, and full claims walk over them",
             f"set {name} to {MAX_HISTORY_WINDOW_SECONDS} or less",
         )
-    return fine(f"{seconds:,} s")
+    return Finding("ok", f"{seconds:,} s")
 
 
 # --- the collection --------------------------------------------------------------------------------
@@ -239,16 +224,19 @@ def check_schema(server: Server) -> Finding:
     """Check the version of the stored documents."""
     schema = server.find_one({"_id": SCHEMA_ID}, "version")
     if schema is None:
-        return fine(f"{server.place} is new; its first write makes it one of version {SCHEMA_VERSION}")
+        return Finding("ok", f"{server.place} is new; its first write makes it one of version {SCHEMA_VERSION}")
     if not isinstance(schema.get("version"), int):
-        return problem(f"{SCHEMA_ID!r} in {server.place} has no version", "set it to that of the mongoq in use")
+        return Finding(
+            "problem", f"{SCHEMA_ID!r} in {server.place} has no version", "set it to that of the mongoq in use"
+        )
     if schema["version"] > SCHEMA_VERSION:
-        return problem(
+        return Finding(
+            "problem",
             f"{server.place} was written by a later mongoq: version {schema['version']}, and this one is "
             f"{SCHEMA_VERSION}",
             "upgrade mongoq here too",
         )
-    return fine(f"{server.place} has version {schema['version']}")
+    return Finding("ok", f"{server.place} has version {schema['version']}")
 
 
 def check_indexes(server: Server) -> Finding:
@@ -258,10 +246,11 @@ def check_indexes(server: Server) -> Finding:
     except OperationFailure as error:
         if error.code != NAMESPACE_NOT_FOUND_CODE:
             raise
-        return fine("the first write makes them")
+        return Finding("ok", "the first write makes them")
     there = {index["name"]: index for index in listed["cursor"]["firstBatch"]}
     if hidden := [index.name for index in INDEXES if there.get(index.name, {}).get("hidden")]:
-        return problem(
+        return Finding(
+            "problem",
             f"{', '.join(hidden)} of {server.place} are hidden from the server's plans",
             f"show each: db.runCommand({{collMod: '{server.name}', index: {{name: '{hidden[0]}', hidden: false}}}})",
         )
@@ -269,7 +258,8 @@ def check_indexes(server: Server) -> Finding:
     keys = [list(index.pattern.items()) for index in INDEXES if index.name in missing]
     in_the_way = [name for name, index in there.items() if name in missing or list(index["key"].items()) in keys]
     if missing and len(there) + len(missing) > MAX_INDEXES:
-        return problem(
+        return Finding(
+            "problem",
             f"{server.place} lacks {', '.join(missing)}, and has {len(there)} indexes; {MAX_INDEXES} is the most",
             "drop indexes of other programs, and run broker.ensure_indexes()",
         )
@@ -277,12 +267,13 @@ def check_indexes(server: Server) -> Finding:
         drop = (
             f"drop {', '.join(in_the_way)}, which the server would have to make otherwise, and " if in_the_way else ""
         )
-        return problem(
+        return Finding(
+            "problem",
             f"{server.place} lacks {', '.join(missing)}, or has them in another form",
             f"{drop}run broker.ensure_indexes() as a user with the right to create indexes",
         )
     others = len(there) - len(INDEXES) - 1
-    return fine(f"all {len(INDEXES)}" + (f", and {others} of other programs" if others > 0 else ""))
+    return Finding("ok", f"all {len(INDEXES)}" + (f", and {others} of other programs" if others > 0 else ""))
 
 
 def _is_made(index: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
@@ -298,7 +289,7 @@ def check_index_use(server: Server) -> Finding:
     """Check that a claim is answered by its index, without a sort."""
     first = server.find_one({"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}, "q")
     if first is None:
-        return fine("no queue holds an item")
+        return Finding("ok", "no queue holds an item")
     find = {
         "find": server.name,
         "filter": {"q": first["q"], "when": {"$lte": datetime.now(UTC)}},
@@ -310,9 +301,10 @@ def check_index_use(server: Server) -> Finding:
     )
     indexes = {stage["indexName"] for stage in stages if "indexName" in stage}
     if indexes == {CLAIM.name} and not any(stage["stage"] == "SORT" for stage in stages):
-        return fine(f"claims use {CLAIM.name}")
+        return Finding("ok", f"claims use {CLAIM.name}")
     names = ", ".join(sorted(indexes)) or "no index"
-    return problem(
+    return Finding(
+        "problem",
         f"claims of queue {first['q']!r} use {names} instead of {CLAIM.name}, or sort",
         "remove index filters (planCacheClearFilters) and query settings of this collection, and compare the indexes",
     )
@@ -338,5 +330,7 @@ def check_cache(server: Server) -> Finding:
     items, own, memory = (f"{size / 1024**3:,.2f} GiB" for size in (data, indexes, cache))
     sizes = f"{items} of items, {own} of indexes, {memory} of cache"
     if indexes > cache * MAX_INDEX_SHARE:
-        return problem(sizes, "keep history for a shorter time (configure history=), or give the server memory")
-    return fine(sizes)
+        return Finding(
+            "problem", sizes, "keep history for a shorter time (configure history=), or give the server memory"
+        )
+    return Finding("ok", sizes)

@@ -13,7 +13,7 @@ from bson import ObjectId
 from mongoq.cli.base.arguments import FILTER, MAX_COUNT, MOMENT, OBJECT_ID, queue_argument
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Meter, Output, make_table, printable
+from mongoq.cli.base.output import Output, make_table, printable, progress
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, State
 from mongoq.model.item_document import claim_time, has_payload, item_document, state_of
@@ -90,9 +90,9 @@ def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) ->
     sequence by sequence, with the items that they wait for.
     """
     # Slice by slice, as for a filter: no index tells the states of due items, and of later ones, apart.
-    with Meter() as meter:
+    with progress() as show:
         chosen = broker.queue(queue).select(state=None if state == LIVE else state)
-        items = chosen.read(number, progress=meter.count("searched"))
+        items = chosen.read(number, progress=show)
     if not items:
         broker.inspect().check_known(queue)
     blockers = broker.inspect().blockers(items)
@@ -137,12 +137,12 @@ def history(*, queue: str, limit: int, broker: Broker, output: Output, **chosen:
     if since is not None and until is not None and until < since:
         raise click.BadParameter("it lies before --since", param_hint="--until")
     shown, size = 0, 1 if output.as_json else PAGE
-    with Meter() as meter:
+    with progress() as show:
         search = broker.queue(queue).select(state="processed", **chosen)
-        pages = search.pages(page=min(PAGE, limit or PAGE), progress=meter.count("searched"))
+        pages = search.pages(page=min(PAGE, limit or PAGE), progress=show)
         found = islice((item for page in pages for item in page), limit or None)
         while items := list(islice(found, size)):  # a table for each page, so that a long history takes little memory
-            meter.clear()
+            show(None)
             rows = map(item_document if output.as_json else item_row, items)
             output.table(PROCESSED_COLUMNS, rows, empty="", optional=OPTIONAL, shortened=["payload"])
             shown += len(items)

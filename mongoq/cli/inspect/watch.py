@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import click
@@ -64,17 +63,13 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
 @contextmanager
 def _ending() -> Iterator[None]:
     """End the block quietly after Ctrl-C, and after a signal to end as well, which would leave no cursor."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         return
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _print_snapshots(read: Callable[[], list[QueueInsight]], interval: float, output: Output) -> None:

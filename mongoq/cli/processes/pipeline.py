@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -56,19 +55,18 @@ def read_recipe(path: Path) -> Pipeline:
 @pipeline.command()
 @recipe_argument
 @with_json
-def check(*, recipe: Path, as_json: bool) -> None:
+def check(*, recipe: Path, output: Output) -> None:
     """Check a recipe, without a server: exit code 0 if it is fine, else all faults and exit code 1."""
-    output = Output(as_json=as_json)
     try:
         read = read_recipe(recipe)
     except GraphInvalid as invalid:
-        if not as_json:
+        if not output.as_json:
             raise
         output.document({"pipeline": invalid.pipeline, "ok": False, "faults": list(invalid.faults)})
         click.get_current_context().exit(OPERATION_FAILED)
     graph = read.graph
     counts = {"stages": len(graph.stages), "sources": len(graph.sources), "queues": len(graph.queues)}
-    if as_json:
+    if output.as_json:
         output.document({"pipeline": read.name, "ok": True, **counts, "faults": []})
     else:
         output.line(f"{read.name}: ok, " + ", ".join(f"{number} {name}" for name, number in counts.items()))
@@ -78,12 +76,11 @@ def check(*, recipe: Path, as_json: bool) -> None:
 @recipe_argument
 @click.option("--mermaid", is_flag=True, help="A flowchart for Mermaid, instead of text.")
 @with_json
-def draw(*, recipe: Path, mermaid: bool, as_json: bool) -> None:
+def draw(*, recipe: Path, mermaid: bool, output: Output) -> None:
     """Print the sources, stages and queues of a recipe, without a server."""
-    output = Output(as_json=as_json)
     read = read_recipe(recipe)
     drawing = read.to_mermaid() if mermaid else read.describe()
-    if as_json:
+    if output.as_json:
         output.document({"pipeline": read.name, "mermaid" if mermaid else "text": drawing})
     else:
         output.line(drawing, keep="\n\t")
@@ -97,19 +94,26 @@ def draw(*, recipe: Path, mermaid: bool, as_json: bool) -> None:
 @with_connection
 @with_json
 def run(
-    *, recipe: Path, drain: bool, stages: Sequence[str], grace: timedelta | None, as_json: bool, **place: Any
+    *, recipe: Path, drain: bool, stages: Sequence[str], grace: timedelta | None, output: Output, **place: Any
 ) -> None:
     """Run the stages of a recipe in this process, until SIGTERM or Ctrl-C; with --drain until its queues are empty.
 
     The run ends in good order: handlers finish within the grace, and other items go back to their queues.
     """
-    output, read = Output(as_json=as_json), read_recipe(recipe)
+    read = read_recipe(recipe)
     options: dict[str, Any] = {"stages": list(stages) or None} | ({} if grace is None else {"grace": grace})
     if has_coroutines(read):
         progress = asyncio.run(_run_async(read, place, options, output, drain=drain))
     else:
         progress = _run(read, place, options, output, drain=drain)
-    _print_progress(output, progress)
+    sources = [{"source": source.source, "pushed": source.pushed} for source in progress.sources.values()]
+    if sources:
+        output.table(("source", "pushed"), sources, empty="")
+    rows = [{column: getattr(stage, column) for column in COLUMNS} for stage in progress.stages.values()]
+    output.table(COLUMNS, rows, empty="no stages")
+    for queue, number in progress.errors.items():
+        if number:
+            output.note(f"{number:,} failed items are in {queue}: mongoq dead list {queue}")
     if drain and progress.interrupted:
         output.note("stopped before the queues were empty; run it again to go on")
         click.get_current_context().exit(INTERRUPTED)
@@ -135,14 +139,3 @@ async def _run_async(
             output.note(f"{read.name} runs; Ctrl-C ends it")
             await started.wait()
             return await started.progress()
-
-
-def _print_progress(output: Output, progress: Progress) -> None:
-    sources = [{"source": source.source, "pushed": source.pushed} for source in progress.sources.values()]
-    if sources:
-        output.table(("source", "pushed"), sources, empty="")
-    rows = [asdict(stage) for stage in progress.stages.values()]
-    output.table(COLUMNS, [{column: row[column] for column in COLUMNS} for row in rows], empty="no stages")
-    for queue, number in progress.errors.items():
-        if number:
-            output.note(f"{number:,} failed items are in {queue}: mongoq dead list {queue}")

@@ -81,13 +81,16 @@ class Supervisor:
         with self._wakeups() as wakeups:
             try:
                 while self._has_work():
-                    self._start_due()
+                    for child in self.children:
+                        self._start_if_due(child)
                     self._wait(wakeups)
                     self._obey_signals()
                     for child in self.children:
                         child.read_reports()
                         self._settle_end(child)
-                        self._kill_overdue(child)
+                        if child.kill_if_overdue():
+                            text = "%s has not ended in time, and is killed; its items come back when their leases end"
+                            logger.error(text, child)
                     self._restart_on_change()
             except BaseException:
                 for child in self.children:  # none stays behind an error of the supervisor itself
@@ -113,15 +116,14 @@ class Supervisor:
 
     # --- starts and ends ---------------------------------------------------------------------------
 
-    def _start_due(self) -> None:
-        for child in self.children:
-            if child.start_at is not None and child.start_at <= time.monotonic():
-                try:
-                    child.start()
-                except OSError as error:
-                    self._restart(child, f"cannot start: {error}")
-                else:
-                    logger.info("%s of %d starts", child, len(self.children))
+    def _start_if_due(self, child: Child) -> None:
+        if child.start_at is not None and child.start_at <= time.monotonic():
+            try:
+                child.start()
+            except OSError as error:
+                self._restart(child, f"cannot start: {error}")
+            else:
+                logger.info("%s of %d starts", child, len(self.children))
 
     def _settle_end(self, child: Child) -> None:
         """Decide what follows when a process has ended."""
@@ -169,7 +171,7 @@ class Supervisor:
         logger.info("%s%s changed: workers start again", changes[0], more)
         for child in self.children:
             if child.is_running:
-                self._order(child, STOP)
+                child.order(STOP)
             else:
                 child.start_at = time.monotonic()
 
@@ -185,26 +187,13 @@ class Supervisor:
             else:
                 logger.info("%s: workers end at once", number.name)
                 for child in self.children:
-                    self._order(child, HALT, grace=0)
+                    child.order(HALT, grace=0)
 
     def _stop(self) -> None:
         self._is_stopping = True
         for child in self.children:
             child.start_at = None
-            self._order(child, STOP)
-
-    def _order(self, child: Child, order: bytes, *, grace: float | None = None) -> None:
-        if child.is_running:
-            child.stopping = True
-            child.order(order)
-            kill_at = time.monotonic() + (child.grace if grace is None else grace) + KILL_SECONDS
-            child.kill_at = kill_at if child.kill_at is None else min(child.kill_at, kill_at)
-
-    def _kill_overdue(self, child: Child) -> None:
-        if child.is_running and child.kill_at is not None and child.kill_at <= time.monotonic():
-            logger.error("%s has not ended in time, and is killed; its items come back when their leases end", child)
-            child.kill()
-            child.kill_at = None
+            child.order(STOP)
 
     # --- waits -------------------------------------------------------------------------------------
 
@@ -222,13 +211,16 @@ class Supervisor:
                 os.set_blocking(number, False)
             before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, before)
-            for number in STOP_SIGNALS:
-                stack.callback(signal.signal, number, signal.signal(number, self._note))
-            stack.callback(signal.signal, signal.SIGCHLD, signal.signal(signal.SIGCHLD, _ignore))
-            yield reader
 
-    def _note(self, number: int, frame: object) -> None:
-        self._signals.append(signal.Signals(number))
+            def note(number: int, _frame: object) -> None:
+                self._signals.append(signal.Signals(number))
+
+            for number in STOP_SIGNALS:
+                stack.callback(signal.signal, number, signal.signal(number, note))
+            # Python writes no signal without a handler to the wake-up file.
+            ended = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+            stack.callback(signal.signal, signal.SIGCHLD, ended)
+            yield reader
 
     def _wait(self, wakeups: int) -> None:
         """Wait for a signal, a report, or the next time at which something is due."""
@@ -241,10 +233,6 @@ class Supervisor:
         with suppress(BlockingIOError):
             while os.read(wakeups, 512):
                 pass
-
-
-def _ignore(number: int, frame: object) -> None:
-    """Take SIGCHLD, so that Python writes it to the wake-up file: it writes no signal without a handler."""
 
 
 # --- one process -----------------------------------------------------------------------------------
@@ -324,16 +312,24 @@ class Child:
         """Return the number of the link, for ``select``; -1 if there is none."""
         return -1 if self._link is None else self._link.fileno()
 
-    def order(self, order: bytes) -> None:
-        """Send an order; a process that is about to end may not take it any more."""
+    def order(self, order: bytes, *, grace: float | None = None) -> None:
+        """Tell the process to stop, and have it killed unless it has ended some seconds after its grace."""
+        if not self.is_running:
+            return
         if self._link is not None:
-            with suppress(OSError):
+            with suppress(OSError):  # a process that is about to end may not take it any more
                 self._link.send(order)
+        self.stopping = True
+        kill_at = time.monotonic() + (self.grace if grace is None else grace) + KILL_SECONDS
+        self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
 
-    def kill(self) -> None:
-        """Kill the process; its items come back when their leases end."""
-        if self._process is not None:
-            self._process.kill()
+    def kill_if_overdue(self) -> bool:
+        """Kill the process if its time to end is over, and return whether; its items come back after their leases."""
+        if self._process is None or self.kill_at is None or self.kill_at > time.monotonic():
+            return False
+        self._process.kill()
+        self.kill_at = None
+        return True
 
     def read_reports(self) -> None:
         """Read what the process has reported since the last call."""

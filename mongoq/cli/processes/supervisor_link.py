@@ -60,21 +60,14 @@ class SupervisorLink:
         """Begin to obey and to report."""
         threading.Thread(target=self._serve, args=(process,), name="mongoq-supervisor", daemon=True).start()
 
-    def report_loaded(self, grace: float) -> None:
-        """Report that there is something to run, and the seconds that its handlers get at the end."""
-        self._report(grace=grace)
-
-    def report_lasting_error(self) -> None:
-        """Report that a restart would fail in the same way."""
-        self._report(lasting=True)
-
     def report_durations(self, process: WorkerProcess) -> None:
         """Report the handler calls since the last report, if there are any."""
         with self._durations_lock:  # a report that was taken by one thread goes before the end of the other
-            if taken := process.take_durations():
-                self._report(durations=taken)
+            if process.durations is not None and (taken := process.durations.take()):
+                self.report(durations=taken)
 
-    def _report(self, **fields: Any) -> None:
+    def report(self, **fields: Any) -> None:
+        """Send fields of the state: the ``grace`` of the handlers, reasons why it is ``unready``, or others."""
         try:
             with self._lock:
                 self._link.sendall(json.dumps(fields).encode() + b"\n")
@@ -85,7 +78,10 @@ class SupervisorLink:
         reported, reported_at = None, 0.0
         while not process.has_ended:
             if select.select([self._link], [], [], POLL_SECONDS)[0]:
-                orders = self._receive()
+                try:
+                    orders = self._link.recv(16)
+                except OSError:
+                    orders = b""
                 if not orders:
                     self._end_without_supervisor(process)
                     return
@@ -93,15 +89,9 @@ class SupervisorLink:
                 _wake_main_thread(process)
             health, now = process.health(), time.monotonic()
             if health != reported or now > reported_at + REPORT_SECONDS:
-                self._report(unready=health.reasons, notes=health.notes)
+                self.report(unready=health.reasons, notes=health.notes)
                 self.report_durations(process)
                 reported, reported_at = health, now
-
-    def _receive(self) -> bytes:
-        try:
-            return self._link.recv(16)
-        except OSError:
-            return b""
 
     def _end_without_supervisor(self, process: WorkerProcess) -> None:
         if process.has_ended:

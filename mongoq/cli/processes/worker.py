@@ -6,9 +6,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -99,7 +98,7 @@ def worker(
             click.get_current_context().exit(supervisor.run())
         process = WorkerProcess(
             target,
-            partial(_find_server, settings),
+            lambda: {"timeout": TIMEOUT_SECONDS, **find_place(**settings)},
             drain=drain,
             link=link,
             durations=durations,
@@ -137,8 +136,3 @@ def _errors_in_log(*, wanted: bool) -> Iterator[None]:
         else:  # a sentence that says what to do, without values of documents; or the traceback of the user
             logger.error("%s", explained[0])  # noqa: TRY400
         click.get_current_context().exit(OPERATION_FAILED if explained is None else explained[1])
-
-
-def _find_server(settings: dict[str, str | None]) -> dict[str, Any]:
-    """Return the arguments of ``mongoq.connect``, for a target without a broker of its own."""
-    return {"timeout": TIMEOUT_SECONDS, **find_place(**settings)}

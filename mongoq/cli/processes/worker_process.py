@@ -62,6 +62,10 @@ class WorkerProcess:
         link: the connection to the supervisor; ``None`` without one.
         durations: counts the calls of handlers; ``None`` to count none.
         log_errors: what logs say of errors of handlers; ``None`` for what the target says.
+
+    Attributes:
+        durations: the counts of the calls of handlers.
+        has_ended: True when the worker has ended, and the process is about to.
     """
 
     def __init__(
@@ -78,13 +82,13 @@ class WorkerProcess:
         self._find_server = find_server
         self._drain = drain
         self._link = link
-        self._durations = durations
+        self.durations = durations
         self._log_errors: LogErrors | None = log_errors
         self._made: Any = None
         self._engine: Engine | AsyncEngine | None = None
         self._brokers: list[Broker | AsyncBroker] = []
         self._signals = 0
-        self._ended = False
+        self.has_ended = False
         self._loop = asyncio.Runner()
 
     def run(self) -> None:
@@ -98,46 +102,53 @@ class WorkerProcess:
         """
         if self._link is not None:
             self._link.start(self)
-        process = os.getpid()
         try:
             with _terminated_while_loading():
+                self._load()
+            # Not before: the module may have installed handlers of its own, which are called as well.
+            with stop_on_signals(self.hear):
                 try:
-                    self._load()
+                    self._work()
                 finally:
-                    _end_forked_child(process)
-            self._run()
+                    self.has_ended = True
+                    self._ignore_signals()
+                    self._close_brokers()
+            if self._drain and self.engine is not None and self.engine.interrupted:
+                logger.warning("%s has stopped before its queues were empty", self._path)
+                raise click.exceptions.Exit(INTERRUPTED)
         except _Terminated:
             self._end_unstarted()
         except (*LASTING_ERRORS, OperationFailure) as error:
             if self._link is not None and (isinstance(error, LASTING_ERRORS) or is_refused_user(error)):
-                self._link.report_lasting_error()
+                self._link.report(lasting=True)  # a restart would fail in the same way
             raise
         finally:
-            self._end()
+            self.has_ended = True
+            if self._link is not None:
+                self._link.report_durations(self)
+            self._ignore_signals()
+            self._loop.close()
+            _warn_of_threads()
 
     def _load(self) -> None:
-        found = load(self._path)
-        self._made = found if isinstance(found, KINDS) else make(self._path, found, self._connect, self._loop)
-        if self._durations is not None:
-            self._made.around(self._durations)
-        if self._log_errors is not None:
-            _set_log_errors(self._made, self._log_errors)
+        process = os.getpid()
+        try:
+            found = load(self._path)
+            self._made = found if isinstance(found, KINDS) else make(self._path, found, self._connect, self._loop)
+        finally:
+            if os.getpid() != process:  # a child that the module has forked
+                logger.error(
+                    "a process that the module has forked comes back from it, and ends; the worker is its parent's"
+                )
+                os._exit(OPERATION_FAILED)
+        if self.durations is not None:
+            self._made.around(self.durations)
+        if self._log_errors is not None and isinstance(self._made, Pipeline):
+            self._made._whole = replace(self._made._whole, log_errors=self._log_errors)
+        elif self._log_errors is not None:
+            self._made._log_errors = self._log_errors
         if self._link is not None:
-            self._link.report_loaded(self.grace)
-
-    def _run(self) -> None:
-        # Not before: the module may have installed handlers of its own, which are called as well.
-        with stop_on_signals(self.hear):
-            try:
-                self._work()
-            finally:
-                interrupted = self._drain and self.engine is not None and self.engine.interrupted
-                self._ended = True
-                self._ignore_signals()
-                self._close_brokers()
-        if interrupted:
-            logger.warning("%s has stopped before its queues were empty", self._path)
-            raise click.exceptions.Exit(INTERRUPTED)
+            self._link.report(grace=self.grace)
 
     # --- the target --------------------------------------------------------------------------------
 
@@ -154,29 +165,22 @@ class WorkerProcess:
     def _work(self) -> None:
         made = self._made
         if isinstance(made, Pipeline):
-            self._run_pipeline(made)
+            grace, heartbeat = timedelta(seconds=DRAIN_GRACE_SECONDS), timedelta(seconds=HEARTBEAT_SECONDS)
+            options = {"grace": grace, "heartbeat": heartbeat, "signals": False}
+            if has_coroutines(made):
+                self._loop.run(self._run_pipeline_async(made, self._connect(AsyncBroker), options))
+                return
+            # The run of drain() would be out of reach of a signal.
+            run = made._make_run(self._connect(Broker), None, **options)
+            self._engine = run._engine
+            with run._start(drain=self._drain):
+                run.wait()
             return
         if made._broker not in self._brokers:
             self._brokers.append(made._broker)
+        running = made.run(drain=self._drain, signals=False)
         if isinstance(made, AsyncWorker):
-            self._loop.run(made.run(drain=self._drain, signals=False))
-        else:
-            made.run(drain=self._drain, signals=False)
-
-    def _run_pipeline(self, pipeline: Pipeline) -> None:
-        options = {
-            "grace": timedelta(seconds=DRAIN_GRACE_SECONDS),
-            "heartbeat": timedelta(seconds=HEARTBEAT_SECONDS),
-            "signals": False,
-        }
-        if has_coroutines(pipeline):
-            self._loop.run(self._run_pipeline_async(pipeline, self._connect(AsyncBroker), options))
-            return
-        # The run of drain() would be out of reach of a signal.
-        run = pipeline._make_run(self._connect(Broker), None, **options)
-        self._engine = run._engine
-        with run._start(drain=self._drain):
-            run.wait()
+            self._loop.run(running)
 
     async def _run_pipeline_async(self, pipeline: Pipeline, broker: AsyncBroker, options: dict[str, Any]) -> None:
         run = await pipeline._make_async_run(broker, None, drain=self._drain, **options)
@@ -199,17 +203,12 @@ class WorkerProcess:
         own = getattr(self._made, "_grace", None)  # a pipeline has none, nor has a target that still loads
         return float(DRAIN_GRACE_SECONDS) if own is None else float(own.total_seconds())
 
-    @property
-    def has_ended(self) -> bool:
-        """True when the worker has ended, and the process is about to."""
-        return self._ended
-
     def hear(self) -> None:
         """Stop on a signal, in good order on the first one; called in the main thread.
 
         A second signal stops at once; below a supervisor its word does, since each signal may come twice.
         """
-        if self._ended:
+        if self.has_ended:
             return
         engine = self.engine
         if engine is None:  # the server does not answer yet, so nothing is reserved
@@ -227,7 +226,7 @@ class WorkerProcess:
 
     def health(self) -> Health:
         """Return whether this process consumes just now."""
-        if self._ended:
+        if self.has_ended:
             return Health.of(["the worker has ended"])
         return Health.of(["it has not started"]) if self.engine is None else self.engine.health()
 
@@ -241,7 +240,7 @@ class WorkerProcess:
         """
         from mongoq.monitoring.prometheus import READ_SECONDS, read_broker, read_broker_async
 
-        if self.engine is None or self._ended:
+        if self.engine is None or self.has_ended:
             raise ServerUnavailable("the worker has not started yet, or has ended")
         broker = self._brokers[-1]
         if isinstance(broker, Broker):
@@ -252,10 +251,6 @@ class WorkerProcess:
             return future.result(READ_SECONDS + LOOP_SECONDS)
         finally:
             future.cancel()
-
-    def take_durations(self) -> list[Any]:
-        """Return the handler calls since the last call, for the report to the supervisor."""
-        return [] if self._durations is None else self._durations.take()
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -273,14 +268,6 @@ class WorkerProcess:
         if self._link is not None:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-
-    def _end(self) -> None:
-        self._ended = True
-        if self._link is not None:
-            self._link.report_durations(self)
-        self._ignore_signals()
-        self._loop.close()
-        _warn_of_threads()
 
 
 class _Terminated(KeyboardInterrupt):
@@ -316,13 +303,6 @@ def _terminated_while_loading() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _end_forked_child(process: int) -> None:
-    """End this process if it is a child that the module has forked: the worker belongs to its parent."""
-    if os.getpid() != process:
-        logger.error("a process that the module has forked comes back from it, and ends; the worker is its parent's")
-        os._exit(OPERATION_FAILED)
-
-
 def _warn_of_threads() -> None:
     """Log the threads that keep the process from ending: a supervisor kills it after a while."""
     names = [
@@ -337,10 +317,3 @@ def _warn_of_threads() -> None:
 
 async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:
     return await mongoq.connect_async(**arguments)
-
-
-def _set_log_errors(made: Any, log_errors: LogErrors) -> None:
-    if isinstance(made, Pipeline):
-        made._whole = replace(made._whole, log_errors=log_errors)
-    else:
-        made._log_errors = log_errors
