@@ -131,11 +131,9 @@ class BrokerCollector(Collector):
             if self._read is not None and self._is_old():
                 started = time.monotonic()
                 try:
-                    reading = self._read()
+                    self._keep(self._read(), started)
                 except Exception as error:
                     self._keep(None, started, error)
-                else:
-                    self._keep(reading, started)
             return iter(self._metrics)
 
     async def refresh_async(self, read: Callable[[], Awaitable[BrokerReading]]) -> None:
@@ -144,11 +142,9 @@ class BrokerCollector(Collector):
             if self._is_old():
                 started = time.monotonic()
                 try:
-                    reading = await read()
+                    self._keep(await read(), started)
                 except Exception as error:
                     self._keep(None, started, error)
-                else:
-                    self._keep(reading, started)
 
     def _is_old(self) -> bool:
         return self._read_at is None or time.monotonic() >= self._read_at + self._cache
