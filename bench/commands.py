@@ -22,7 +22,6 @@ from mongoq import Broker
 from mongoq.cli.inspect import watch
 from mongoq.cli.main import main
 from mongoq.monitoring.prometheus import PrometheusMetrics
-from mongoq.protocol_threads.insight import read_queues
 
 __all__ = ["BENCHMARK"]
 
@@ -144,8 +143,8 @@ def measure_scrape(here: Place) -> list[dict[str, Any]]:
         metrics = PrometheusMetrics(broker, cache=0)
         calls: Mapping[str, Call] = {
             "a scrape": metrics.render,
-            "a frame of watch": lambda: broker._run(read_queues, budget=watch.BUDGET),
-            "a read of queues": lambda: broker._run(read_queues),
+            "a frame of watch": lambda: broker.inspect().queues(budget=watch.BUDGET),
+            "a read of queues": lambda: broker.inspect().queues(),
         }
         return [measure_cost(here, name, call) for name, call in calls.items()]
 

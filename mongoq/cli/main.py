@@ -14,42 +14,31 @@ import mongoq
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED, explain
 from mongoq.cli.base.output import discard_stdout, printable
 
-COMMANDS: Mapping[str, str] = {
-    "worker": "processes.worker",
-    "queues": "inspect.queues",
-    "watch": "inspect.watch",
-    "peek": "inspect.items",
-    "show": "inspect.items",
-    "history": "inspect.items",
-    "workers": "inspect.queues",
-    "schedules": "change.schedules",
-    "bindings": "inspect.queues",
-    "stats": "inspect.queues",
-    "settings": "inspect.queues",
-    "limits": "inspect.queues",
-    "push": "change.push",
-    "replay": "change.replay",
-    "dead": "change.dead",
-    "pause": "change.settings",
-    "resume": "change.settings",
-    "configure": "change.settings",
-    "repair-sequences": "change.settings",
-    "purge": "change.deletion",
-    "remove": "change.deletion",
-    "drop-queue": "change.deletion",
-    "pipeline": "processes.pipeline",
-    "export": "change.transfer",
-    "import": "change.transfer",
-    "doctor": "checks.doctor",
-    "health": "checks.health",
-    "dashboard": "processes.dashboard",
-    "exporter": "processes.exporter",
-    "role": "checks.role",
+MODULES: Mapping[str, str] = {
+    "processes.worker": "worker",
+    "inspect.queues": "queues workers stats settings limits bindings",
+    "inspect.watch": "watch",
+    "inspect.items": "peek show history",
+    "change.schedules": "schedules",
+    "change.push": "push",
+    "change.replay": "replay",
+    "change.dead": "dead",
+    "change.settings": "pause resume configure repair-sequences",
+    "change.deletion": "purge remove drop-queue",
+    "processes.pipeline": "pipeline",
+    "change.transfer": "export import",
+    "checks.doctor": "doctor",
+    "checks.health": "health",
+    "checks.role": "role",
+    "processes.dashboard": "dashboard",
+    "processes.exporter": "exporter",
 }
-"""Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
+"""Commands of each module, in the order of the help page; the function of a command has ``_`` for ``-`` in its name.
 
 The function of a command whose name is a keyword of Python ends with ``_``.
 """
+COMMANDS = {command: module for module, commands in MODULES.items() for command in commands.split()}
+"""Module of each command."""
 
 HELP_ERRORS = tuple(
     kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None

@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Retry
 from mongoq.model.process import Local
@@ -51,9 +51,18 @@ class RunDurations(Local):
         self._lock = threading.Lock()
         self._histograms: dict[tuple[str, str], Histogram] = {}
 
-    def __call__(self, job: Any) -> RunTimer:
-        """Return the context manager of one call of a handler."""
-        return RunTimer(self, job)
+    @contextmanager
+    def __call__(self, job: Any) -> Iterator[None]:
+        """Return the context manager of one call of a handler: it counts the call by its outcome."""
+        started, outcome = time.perf_counter(), "cancelled"  # not the handler has failed, but the run ends
+        try:
+            yield
+            outcome = _name_returned(job)
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self.observe(job.item.queue, outcome, time.perf_counter() - started)
 
     def observe(self, queue: str, outcome: str, seconds: float) -> None:
         """Count a call."""
@@ -87,35 +96,7 @@ class RunDurations(Local):
         return self._histograms.setdefault((queue, outcome), Histogram())
 
 
-class RunTimer:
-    """Measures one call of a handler."""
-
-    __slots__ = ("_durations", "_job", "_started")
-
-    def __init__(self, durations: RunDurations, job: Any) -> None:
-        self._durations = durations
-        self._job = job
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        self._started = time.perf_counter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Count the call by its outcome."""
-        seconds = time.perf_counter() - self._started
-        outcome = name_returned(self._job) if kind is None else name_error(kind)
-        self._durations.observe(self._job.item.queue, outcome, seconds)
-
-
-def name_error(kind: type[BaseException]) -> str:
-    """Return the outcome of a call that has raised: ``cancelled`` if not the handler has failed but the run ends."""
-    return "failed" if issubclass(kind, Exception) else "cancelled"
-
-
-def name_returned(job: Any) -> str:
+def _name_returned(job: Any) -> str:
     """Return the outcome of a call that has returned; ``mixed`` for a batch with several outcomes."""
     returned = job.returned
     # A list with an entry for each item is the answer of a batch; others are values, and may be long.

@@ -52,6 +52,16 @@ CACHE_SECONDS = 5.0
 """Seconds for which a reading serves all scrapes, by default."""
 READ_SECONDS = 5.0
 """Seconds that one reading may take, by default; Prometheus gives up after 10."""
+QUEUE_GAUGES = {
+    "items_truncated": "1 if counting ended at its limit, and there are more items.",
+    "oldest_age_seconds": "Time for which the first due item waits; 0 if none is due. Not of dead queues without "
+    "consumers.",
+    "dead_items": "Items in the dead queue of the queue.",
+    "paused": "1 while claims of the queue are stopped.",
+    "consumers": "Live workers and Spark queries that consume the queue.",
+    "overdue_run_seconds": "Time of the longest run beyond its max_time, by default five minutes; 0 without one.",
+}
+"""Metrics with one value for each queue, and what they say."""
 STATES = ("ready", "scheduled", "reserved", "expired", "blocked")
 INSTRUMENTED = (Worker, AsyncWorker, Pipeline)
 
@@ -107,13 +117,13 @@ class BrokerCollector(Collector):
         self._cache = cache
         self._lock = threading.Lock()
         self._async_lock = asyncio.Lock()
-        self._metrics: list[Metric] = list(make_metrics(None, 0.0))
+        self._metrics = make_metrics(None, 0.0)
         self._read_at: float | None = None
         self._failure: str | None = None
 
     def describe(self) -> list[Metric]:
-        """Return all metrics without values, so that a registry knows their names without a reading."""
-        return list(_Families().all())
+        """Return all metrics as after a failed reading, so that a registry knows their names without a reading."""
+        return make_metrics(None, 0.0)
 
     def collect(self) -> Iterator[Metric]:
         """Return all metrics, after a reading if the last one is too old; other threads wait for it."""
@@ -121,11 +131,9 @@ class BrokerCollector(Collector):
             if self._read is not None and self._is_old():
                 started = time.monotonic()
                 try:
-                    reading = self._read()
+                    self._keep(self._read(), started)
                 except Exception as error:
                     self._keep(None, started, error)
-                else:
-                    self._keep(reading, started)
             return iter(self._metrics)
 
     async def refresh_async(self, read: Callable[[], Awaitable[BrokerReading]]) -> None:
@@ -134,18 +142,16 @@ class BrokerCollector(Collector):
             if self._is_old():
                 started = time.monotonic()
                 try:
-                    reading = await read()
+                    self._keep(await read(), started)
                 except Exception as error:
                     self._keep(None, started, error)
-                else:
-                    self._keep(reading, started)
 
     def _is_old(self) -> bool:
         return self._read_at is None or time.monotonic() >= self._read_at + self._cache
 
     def _keep(self, reading: BrokerReading | None, started: float, error: Exception | None = None) -> None:
         now = time.monotonic()
-        self._metrics, self._read_at = list(make_metrics(reading, now - started)), now
+        self._metrics, self._read_at = make_metrics(reading, now - started), now
         # The text of a foreign error may hold private data; ours does not.
         failure = None if error is None else str(error) if isinstance(error, MongoqError) else name_of(error)
         if failure != self._failure:
@@ -156,91 +162,45 @@ class BrokerCollector(Collector):
         self._failure = failure
 
 
-class _Families:
-    """Metrics of a broker, without values at first."""
-
-    def __init__(self) -> None:
-        queue = ["queue"]
-        self.up = GaugeMetricFamily("mongoq_up", "1 if the queues could be read, 0 if not.")
-        self.duration = GaugeMetricFamily("mongoq_scrape_duration_seconds", "Duration of the last reading.")
-        self.workers = GaugeMetricFamily("mongoq_workers", "Live workers.")
-        self.items = GaugeMetricFamily(
-            "mongoq_items",
-            "Items by state; at least so many if mongoq_items_truncated is 1.",
-            labels=["queue", "state"],
-        )
-        self.truncated = GaugeMetricFamily(
-            "mongoq_items_truncated", "1 if counting ended at its limit, and there are more items.", labels=queue
-        )
-        self.age = GaugeMetricFamily(
-            "mongoq_oldest_age_seconds",
-            "Time for which the first due item waits; 0 if none is due. Not of dead queues without consumers.",
-            labels=queue,
-        )
-        self.dead = GaugeMetricFamily("mongoq_dead_items", "Items in the dead queue of the queue.", labels=queue)
-        self.paused = GaugeMetricFamily("mongoq_paused", "1 while claims of the queue are stopped.", labels=queue)
-        self.consumers = GaugeMetricFamily(
-            "mongoq_consumers", "Live workers and Spark queries that consume the queue.", labels=queue
-        )
-        self.overdue = GaugeMetricFamily(
-            "mongoq_overdue_run_seconds",
-            "Time of the longest run beyond its max_time, by default five minutes; 0 without one.",
-            labels=queue,
-        )
-        self.events = CounterMetricFamily(
-            "mongoq_events", "Events since the queue was made, as in broker.stats().", labels=["queue", "event"]
-        )
-
-    def all(self) -> tuple[Metric, ...]:
-        """Return all metrics."""
-        return (
-            self.up,
-            self.duration,
-            self.workers,
-            self.items,
-            self.truncated,
-            self.age,
-            self.dead,
-            self.paused,
-            self.consumers,
-            self.overdue,
-            self.events,
-        )
-
-
-def make_metrics(reading: BrokerReading | None, seconds: float) -> Iterable[Metric]:
+def make_metrics(reading: BrokerReading | None, seconds: float) -> list[Metric]:
     """Return the metrics of a reading, which has taken so long; ``None`` for one that has failed."""
-    families = _Families()
-    families.up.add_metric([], 0 if reading is None else 1)
-    families.duration.add_metric([], seconds)
+    up = GaugeMetricFamily("mongoq_up", "1 if the queues could be read, 0 if not.")
+    duration = GaugeMetricFamily("mongoq_scrape_duration_seconds", "Duration of the last reading.")
+    workers = GaugeMetricFamily("mongoq_workers", "Live workers.")
+    about = "Items by state; at least so many if mongoq_items_truncated is 1."
+    items = GaugeMetricFamily("mongoq_items", about, labels=["queue", "state"])
+    gauges = {name: GaugeMetricFamily(f"mongoq_{name}", text, labels=["queue"]) for name, text in QUEUE_GAUGES.items()}
+    about = "Events since the queue was made, as in broker.stats()."
+    events = CounterMetricFamily("mongoq_events", about, labels=["queue", "event"])
+    metrics: list[Metric] = [up, duration, workers, items, *gauges.values(), events]
+    up.add_metric([], 0 if reading is None else 1)
+    duration.add_metric([], seconds)
     if reading is None:
-        return families.all()
-    families.workers.add_metric([], len(reading.workers))
+        return metrics
+    workers.add_metric([], len(reading.workers))
     overdue = reading.overdue
     graves = {queue.dead_queue for queue in reading.queues}
     for queue in reading.queues:
-        is_grave = queue.name in graves or queue.name.endswith(DEAD_SUFFIX)
-        _add_queue(families, queue, is_waiting=queue.consumers > 0 or not is_grave)
-        families.overdue.add_metric([queue.name], overdue.get(queue.name, 0.0))
-    return families.all()
-
-
-def _add_queue(families: _Families, queue: QueueInsight, *, is_waiting: bool) -> None:
-    """Add the values of a queue; ``is_waiting`` if its items wait for a consumer, and not for a person."""
-    for state in STATES:
-        families.items.add_metric([queue.name, state], getattr(queue, state).number)
-    labels = [queue.name]
-    families.truncated.add_metric(labels, not queue.live.exact)
-    if is_waiting:
+        # The items of a dead queue without consumers wait for a person.
+        is_waiting = queue.consumers > 0 or not (queue.name in graves or queue.name.endswith(DEAD_SUFFIX))
         # A clock that was set back must not make an age negative.
         age = 0.0 if queue.oldest_age is None else max(0.0, queue.oldest_age.total_seconds())
-        families.age.add_metric(labels, age)
-    if queue.dead_queue is not None:
-        families.dead.add_metric(labels, queue.dead.number)
-    families.paused.add_metric(labels, queue.paused)
-    families.consumers.add_metric(labels, queue.consumers)
-    for event in EVENTS:
-        families.events.add_metric([queue.name, event], queue.events.get(event, 0))
+        values = {
+            "items_truncated": not queue.live.exact,
+            "oldest_age_seconds": age if is_waiting else None,
+            "dead_items": None if queue.dead_queue is None else queue.dead.number,
+            "paused": queue.paused,
+            "consumers": queue.consumers,
+            "overdue_run_seconds": overdue.get(queue.name, 0.0),
+        }
+        for name, value in values.items():
+            if value is not None:
+                gauges[name].add_metric([queue.name], value)
+        for state in STATES:
+            items.add_metric([queue.name, state], getattr(queue, state).number)
+        for event in EVENTS:
+            events.add_metric([queue.name, event], queue.events.get(event, 0))
+    return metrics
 
 
 class DurationsCollector(Collector):

@@ -88,11 +88,13 @@ def instrument(
     Raises:
         ArgumentInvalid: an argument cannot be used.
     """
+    if record_errors not in get_args(LogErrors):
+        raise ArgumentInvalid("record_errors", f"'message' or 'type', not {record_errors!r:.60}")
     propagation = Propagation(ContextVariables(context_variables, max_context_bytes))
     options: dict[str, Any] = {
         "tracer_provider": tracer_provider,
         "meter_provider": meter_provider,
-        "record_errors": _check_record_errors(record_errors),
+        "record_errors": record_errors,
     }
     if isinstance(target, Pipeline):
         path = SETUPS[record_errors] if setup is None else _setup_path(setup)
@@ -126,12 +128,6 @@ def uninstrument(target: Target) -> None:
         target._spark_setup = None
     else:
         _driver_of(target).observer = None
-
-
-def _check_record_errors(value: Any) -> LogErrors:
-    if value not in get_args(LogErrors):
-        raise ArgumentInvalid("record_errors", f"'message' or 'type', not {value!r:.60}")
-    return value  # type: ignore[no-any-return]
 
 
 def _setup_path(setup: Any) -> str:

@@ -74,7 +74,8 @@ class Propagation:
         try:
             fields = propagate.get_global_textmap().fields
             # Other programs may have written anything, and propagators expect short strings.
-            carrier = {name: value for name in fields if _is_readable(value := headers.get(name))}
+            found = {name: headers.get(name) for name in fields}
+            carrier = {name: text for name, text in found.items() if isinstance(text, str) and len(text) <= MAX_HEADER}
             return propagate.extract(carrier, context=context) if carrier else context
         except Exception as error:
             logger.debug("the trace context of an item cannot be read: %r", error)
@@ -105,7 +106,3 @@ class Propagation:
                 context = get_current_span(self.read(part, Context())).get_span_context()
                 if context.is_valid:
                     yield context
-
-
-def _is_readable(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_HEADER

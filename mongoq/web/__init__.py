@@ -1,8 +1,8 @@
 """Dashboard and HTTP API: look into queues and repair them, in a browser or by JSON (extra ``web``).
 
 Start reading in ``app``, which puts the parts together. ``access`` says who may read and who may change something,
-``guard`` enforces it before each request. ``routes`` has the calls of programs, ``pages`` what people see, and
-``client`` calls the broker.
+``guard`` enforces it before each request. ``items``, ``letters`` and ``queues`` have a function for each call of a
+program, ``api`` is their table, and ``pages`` show people the same reads and changes. ``client`` calls the broker.
 """
 
 from __future__ import annotations

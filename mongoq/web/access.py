@@ -1,4 +1,4 @@
-"""Access: who may read, and who may change something."""
+"""Access: who may read, who may change something, and how often a login may fail."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import binascii
 import hmac
 import inspect
 import os
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -29,12 +31,17 @@ USERS_VARIABLE = "MONGOQ_WEB_USERS"
 """Variable of the environment that ``Users.from_environment`` reads by default."""
 MIN_SECRET_CHARACTERS = 12
 """Characters of a secret, at least."""
-LINE_PARTS = 3
-"""Parts of a user's line: name, level and secret."""
 HASH_PREFIX = "sha256:"
 HASH_CHARACTERS = 64
 PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 """Headers by which a proxy tells that it passes on the request of another caller."""
+MAX_FAILURES = 10
+"""Failed logins of one address in a minute, at most."""
+MAX_FAILURES_IN_ALL = 100
+"""Failed logins of all addresses in a minute, at most."""
+WINDOW_SECONDS = 60.0
+MAX_KNOWN = 1_000
+"""Addresses that are known by a login, at most."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Names by which a browser on this machine calls an app on the loopback interface."""
 
@@ -135,10 +142,10 @@ def _read_users(text: str) -> Iterator[_User]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where = f"line {number}"
-        parts = line.strip().split(":", 2)
-        if len(parts) < LINE_PARTS or not parts[0]:
+        name, _, rest = line.strip().partition(":")
+        level, colon, secret = rest.partition(":")
+        if not name or not colon:
             raise ArgumentInvalid("users", f"{where} is to be name:level:secret")
-        name, level, secret = parts
         if level not in get_args(Level) or level == "none":
             raise ArgumentInvalid("users", f"the level in {where} is to be read or act")
         if name in names:
@@ -181,6 +188,44 @@ def _read_header(header: str) -> tuple[str | None, str | None]:
     return None, None
 
 
+class Attempts:
+    """Counts failed logins, so that no caller tries many secrets.
+
+    An address that has logged in before has its own limit only: others cannot lock it out by using up the one of all.
+
+    Args:
+        clock: returns seconds; another one only in tests.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: deque[tuple[float, str]] = deque(maxlen=MAX_FAILURES_IN_ALL)
+        self._known: dict[str, None] = {}
+
+    def find_wait(self, address: str) -> float:
+        """Return the seconds until a login of an address is tried again; 0 for now."""
+        now = self._clock()
+        while self._failures and self._failures[0][0] <= now - WINDOW_SECONDS:
+            self._failures.popleft()
+        own = [at for at, caller in self._failures if caller == address]
+        if len(own) >= MAX_FAILURES:
+            return own[-MAX_FAILURES] + WINDOW_SECONDS - now
+        if len(self._failures) < MAX_FAILURES_IN_ALL or address in self._known:
+            return 0.0
+        return self._failures[0][0] + WINDOW_SECONDS - now
+
+    def record_failure(self, address: str) -> None:
+        """Count a failed login."""
+        self._failures.append((self._clock(), address))
+
+    def record_success(self, address: str) -> None:
+        """Note an address that has logged in."""
+        self._known.pop(address, None)
+        self._known[address] = None  # the last of the dictionary is the one that logged in last
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+
 def check_access(access: Any) -> Access | Users | SecretLink:
     """Return the access of an app, checked.
 
@@ -211,7 +256,9 @@ async def decide(access: Access | Users | SecretLink, request: Request) -> Grant
             level = await level
     if level not in get_args(Level):
         raise ArgumentInvalid("access", f"the function is to return 'none', 'read' or 'act', not {level!r:.60}")
-    return Grant(level, _name_of(request), "" if level != "none" else "this user may not look into the queues")
+    # The name that the application's authentication has put into the request.
+    name = str(getattr(request.scope.get("user"), "display_name", "") or address_of(request))
+    return Grant(level, name, "" if level != "none" else "this user may not look into the queues")
 
 
 def _decide_locally(access: Level | SecretLink, request: Request) -> Grant:
@@ -235,24 +282,15 @@ def _find_remote(request: Request) -> str:
     name = request.headers.get("host", "").lower()
     name = name if name.endswith("]") else name.rsplit(":", 1)[0]
     is_passed_on = any(header in request.headers for header in PROXY_HEADERS)
-    if _is_loopback(address_of(request)) and name in LOCAL_NAMES and not is_passed_on:
+    try:
+        is_loopback = ip_address(address_of(request)).is_loopback
+    except ValueError:
+        is_loopback = False
+    if is_loopback and name in LOCAL_NAMES and not is_passed_on:
         return ""
     return "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def address_of(request: Request) -> str:
     """Return the address of a caller; empty if the server does not say it."""
     return "" if request.client is None else request.client.host
-
-
-def _name_of(request: Request) -> str:
-    """Return the name that the application's authentication has put into the request, else the caller's address."""
-    user = request.scope.get("user")
-    return str(getattr(user, "display_name", "") or address_of(request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,29 +12,29 @@ from fastapi import FastAPI
 
 from mongoq import __version__
 from mongoq.aio import AsyncBroker
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
-from mongoq.web import addresses, link
+from mongoq.web import api, link
 from mongoq.web.access import Access, Users, check_access
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
-from mongoq.web.pages import changes, editing
 from mongoq.web.pages import routes as pages
-from mongoq.web.pages import schedules as schedule_pages
-from mongoq.web.pages import settings as settings_page
-from mongoq.web.pages.feed import Feed
-from mongoq.web.pages.render import Renderer
+from mongoq.web.pages.views import show_problem
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
-from mongoq.web.readings import LetterReadings, QueueReadings
-from mongoq.web.routes import dead_set, history, items, letters, queues, schedules, settings, system
-from mongoq.web.routes import pipelines as pipeline_calls
-from mongoq.web.routes.metrics import make_router as make_metrics_router
 from mongoq.web.services import Services
 
 MAX_BULK = 10_000
 """Items that one change may concern, at most, by default."""
+DEFAULT_PORTS = {"http": 80, "https": 443}
+EXAMPLE = "https://queues.example.com"
+MAX_PORT = 65_535
+ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9_.-]+|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5})?)?/?", re.ASCII)
+"""An origin in small letters; a browser sends a name in Punycode."""
+ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+"""Prefix of addresses: segments that need no encoding, and none that a browser resolves."""
 
 
 def create_app(
@@ -93,29 +94,16 @@ def create_app(
         responses=RESPONSES,
         redirect_slashes=False,  # it would name the host that a proxy has called
     )
-    for module in (queues, settings, items, letters, history, pipeline_calls, system, schedules, dead_set):
-        app.include_router(module.make_router(services))
-    app.include_router(make_metrics_router(services))
+    app.include_router(api.make_router(services))
     if isinstance(access, link.SecretLink):
         app.include_router(access.make_router())
-    renderer = Renderer()
-    readings, letter_readings = QueueReadings(client), LetterReadings(client)
-    app.state.feed = Feed(readings.read_numbers, lambda: readings.pause)
-    for router in (
-        pages.make_router(services, renderer, readings, letter_readings, app.state.feed),
-        changes.make_router(services, renderer, letter_readings),
-        schedule_pages.make_router(services, renderer),
-        settings_page.make_router(services, renderer),
-        editing.make_router(services, renderer),
-    ):
-        app.include_router(router)
-    show_page = partial(pages.show_problem, renderer)
-    add_handlers(app, show_page)
-    app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)
-    app.root_path = addresses.check_root_path(root_path, _find_paths(app))
+    app.include_router(pages.make_router(services))
+    app.state.feed = services.feed
+    add_handlers(app, show_problem)
+    app.root_path = _check_root_path(root_path, _find_paths(app))
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents
-    options: dict[str, Any] = {"access": check_access(access), "origins": addresses.check_origins(origins)}
-    app.add_middleware(Guard, show_page=show_page, **options)
+    options: dict[str, Any] = {"access": check_access(access), "origins": _check_origins(origins)}
+    app.add_middleware(Guard, show_page=show_problem, **options)
     return app
 
 
@@ -124,3 +112,43 @@ def _find_paths(router: Any) -> Iterator[str]:
     for route in router.routes:
         part = getattr(route, "original_router", None)
         yield from (route.path,) if part is None else _find_paths(part)
+
+
+def _check_origins(origins: Collection[str]) -> frozenset[str]:
+    """Return origins as browsers send them: in small letters, and without a port that the scheme stands for.
+
+    Raises:
+        ArgumentInvalid: one of them is no origin.
+    """
+    if isinstance(origins, str):
+        raise ArgumentInvalid("origins", f"give a list of them, such as [{EXAMPLE!r}]")
+    checked = set()
+    text: Any
+    for text in origins:
+        found = ORIGIN.fullmatch(text.strip().lower()) if isinstance(text, str) and text.isascii() else None
+        if found is None or int(found["port"] or 0) > MAX_PORT:
+            raise ArgumentInvalid("origins", f"an origin is scheme and host, such as {EXAMPLE}, not {text!r:.120}")
+        scheme, port = found["scheme"], int(found["port"] or 0)
+        checked.add(f"{scheme}://{found['host']}" + ("" if port in (0, DEFAULT_PORTS[scheme]) else f":{port}"))
+    return frozenset(checked)
+
+
+def _check_root_path(root_path: Any, paths: Iterable[str]) -> str:
+    """Return the prefix that a proxy adds to the paths of an app, without a slash at its end.
+
+    Raises:
+        ArgumentInvalid: it is no prefix of paths, or an app with these paths has one that begins so: for a proxy that
+            removes the prefix, both would be the same.
+    """
+    if not isinstance(root_path, str):
+        raise ArgumentInvalid("root_path", f"a path such as /queues, not {root_path!r:.60}")
+    prefix = root_path.rstrip("/")
+    if not prefix:
+        return ""
+    if not ROOT_PATH.fullmatch(prefix):
+        raise ArgumentInvalid(
+            "root_path", f"a path such as /queues, of letters, digits and -._~, not {root_path!r:.60}"
+        )
+    if any(f"{path}/".startswith(f"{prefix}/") for path in paths):
+        raise ArgumentInvalid("root_path", f"{prefix} is a path of the app itself; choose another one")
+    return prefix

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pymongo
 from anyio import CapacityLimiter, Lock, to_thread
 from pymongo.errors import NetworkTimeout
 
 import mongoq
-from mongoq.aio import AsyncBroker
+from mongoq.aio import AsyncBroker, AsyncInspection
 from mongoq.errors import ArgumentInvalid
 from mongoq.sync import Broker
 from mongoq.web.problems import is_away
 
+T = TypeVar("T")
+P = ParamSpec("P")
 READ_SECONDS = 10.0
 """Seconds that one read may take; after them it is a problem, and the server has stopped it."""
 CHANGE_SECONDS = 50.0
@@ -80,48 +83,63 @@ class BrokerClient:
         assert self._uri is not None
         return mongoq.connect(self._uri, timeout=CONNECT_SECONDS, **self._options)
 
-    async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    async def call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a method of the broker, or of a queue of it, within ``CHANGE_SECONDS``, and return its result."""
-        with pymongo.timeout(CHANGE_SECONDS):
-            try:
-                return await self._call(function, *args, **options)
-            except OverflowError as error:
-                # PyMongo 4.20 retries until the limit; the pause before the 1,024th retry is too large for a float.
-                raise NetworkTimeout(f"no server answered within {CHANGE_SECONDS:g} s") from error
+        with _limit(CHANGE_SECONDS):
+            return await self._call(partial(method, *args, **options))
 
-    async def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    async def _call(self, call: Callable[[], Any]) -> Any:
         if isinstance(self._broker, AsyncBroker):
-            return await function(*args, **options)
+            return await call()
         if self._limiter is None:
             self._limiter = CapacityLimiter(MAX_THREADS)
-        return await to_thread.run_sync(partial(function, *args, **options), limiter=self._limiter)
+        return await to_thread.run_sync(call, limiter=self._limiter)
 
-    async def read(
-        self, flow: Callable[..., Any], *args: Any, handle: Any = None, within: float = READ_SECONDS, **options: Any
-    ) -> Any:
-        """Run a flow of the broker, or of a queue's ``handle``, within some seconds; return its result.
+    async def inspect(
+        self, method: Callable[Concatenate[AsyncInspection, P], Awaitable[T]], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Call a method of ``broker.inspect()``, within ``READ_SECONDS``, and return its result."""
+        inspection = (await self.open()).inspect()  # a sync one, of a sync broker
+        read: T = await self.read(partial(getattr(inspection, method.__name__), *args, **options))
+        return read
+
+    async def read(self, method: Callable[..., Any], *args: Any, within: float = READ_SECONDS, **options: Any) -> Any:
+        """Call a method that only reads, within some seconds, and return its result.
 
         When no server answers, reads that have waited for a thread get the error of those before them.
         """
-        runner = await self.open() if handle is None else handle
-        if isinstance(self._broker, AsyncBroker):
-            return await runner._run_within(within, flow, *args, **options)
-        run = partial(runner._run_within, within, flow, *args, **options)
-        return await self._call(self._run_unless_away, run, time.monotonic())
+        asked, is_async = time.monotonic(), isinstance(self._broker, AsyncBroker)
 
-    def _run_unless_away(self, run: Callable[[], Any], asked: float) -> Any:
-        failure = self._failure
-        if failure is not None and failure[0] > asked:
-            raise failure[1]
-        try:
-            return run()
-        except Exception as error:
-            if is_away(error):
-                self._failure = (time.monotonic(), error)
-            raise
+        def read() -> Any:  # in the thread, if there is one: the time for which a read waits for a thread is its own
+            failure = self._failure
+            if failure is not None and failure[0] > asked:
+                raise failure[1]
+            try:
+                with _limit(within):
+                    return method(*args, **options)
+            except Exception as error:
+                if is_away(error):
+                    self._failure = (time.monotonic(), error)
+                raise
+
+        if not is_async:
+            return await self._call(read)
+        with _limit(within):
+            return await method(*args, **options)
 
     async def close(self) -> None:
         """Close the broker if it was made from a connection string."""
         if self._uri is not None and self._broker is not None:
             broker, self._broker = self._broker, None
             await to_thread.run_sync(broker.close)
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Limit all commands of a block together, waiting for a server included."""
+    try:
+        with pymongo.timeout(seconds):
+            yield
+    except OverflowError as error:
+        # PyMongo 4.20 retries until the limit; the pause before the 1,024th retry is too large for a float.
+        raise NetworkTimeout(f"no server answered within {seconds:g} s") from error

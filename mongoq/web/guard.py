@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, MutableMapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,8 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.model.encoding.error_text import name_of
-from mongoq.web.access import Access, Grant, Users, address_of, decide
-from mongoq.web.attempts import Attempts
+from mongoq.web.access import Access, Attempts, Grant, Users, address_of, decide
 from mongoq.web.link import SecretLink
 from mongoq.web.problems import (
     LOGIN_HEADER,
@@ -73,6 +71,9 @@ class Guard:
         origins: origins besides the app's own that may send changes, such as ``"https://queues.example.com"``: needed
             behind a proxy that replaces the header ``Host``.
         show_page: shows a problem document as a page.
+
+    Attributes:
+        unsent: bytes of all answers that clients have not read yet.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Guard:
         self._access: Access | Users | SecretLink = access
         self._origins = frozenset(origins)
         self._attempts = Attempts()
-        self._unsent = _Unsent()
+        self.unsent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, and let it through or answer it with a problem document or its page."""
@@ -96,7 +97,7 @@ class Guard:
 
         if scope["path"] == scope.get("root_path"):  # the front page, as a proxy asks for it that keeps the prefix
             scope = {**scope, "path": f"{scope['path']}/"}
-        answer = _Answer(send, self._unsent)
+        answer = _Answer(send, self)
         request = Request(scope)
         refusal = await self._refuse(request)
         if refusal is not None:
@@ -108,7 +109,9 @@ class Guard:
         except ClientDisconnect:  # in the middle of its body: nothing was done, and no caller waits for an answer
             return
         except anyio.get_cancelled_exc_class():  # the server ends
-            _doubt_change(request)
+            if request.method not in SAFE_METHODS:  # all of the change, a part or nothing may have happened
+                user, text = grant_of(scope).user, "a change may have happened in part, because the server ends: %r: %r"
+                logger.warning(text, user, path_of(request), extra={"mongoq_user": user})
             raise
         except Exception as error:  # a fault of ours, or of the application around this app
             if answer.has_begun:
@@ -152,9 +155,10 @@ class Guard:
             self._attempts.record_success(address)
         if grant.has_failed:
             self._attempts.record_failure(address)
-            logger.warning("a login has failed: %r", address, extra=_fields(grant))
+            logger.warning("a login has failed: %r", address, extra={"mongoq_user": grant.user})
             if self._attempts.find_wait(address):
-                logger.warning("too many logins have failed: those of %r wait", address, extra=_fields(grant))
+                text = "too many logins have failed: those of %r wait"
+                logger.warning(text, address, extra={"mongoq_user": grant.user})
 
     @staticmethod
     def _refuse_caller(request: Request, grant: Grant) -> ProblemResponse:
@@ -174,14 +178,13 @@ class Guard:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site in ("same-origin", "none")
-        return origin is None or _host_of(origin) == request.headers.get("host", "").lower()
-
-
-@dataclass(slots=True)
-class _Unsent:
-    """Bytes of all answers that clients have not read yet."""
-
-    number: int = 0
+        if origin is None:
+            return True
+        try:
+            host = urlsplit(origin).netloc.lower()  # empty for an origin such as that of a page in a sandbox
+        except ValueError:
+            return False
+        return host != "" and host == request.headers.get("host", "").lower()
 
 
 class _Answer:
@@ -191,10 +194,10 @@ class _Answer:
         has_begun: True once a part of it was sent.
     """
 
-    def __init__(self, send: Send, unsent: _Unsent) -> None:
+    def __init__(self, send: Send, guard: Guard) -> None:
         self.has_begun = False
         self._send = send
-        self._unsent = unsent
+        self._guard = guard
         self._start: Message | None = None
         self._is_refused = False
 
@@ -211,15 +214,20 @@ class _Answer:
             return
         body = message.get("body", b"")
         if self._start is not None:
-            if len(body) > PIECE_BYTES and self._unsent.number > MAX_UNSENT_BYTES:
+            if len(body) > PIECE_BYTES and self._guard.unsent > MAX_UNSENT_BYTES:
                 self._is_refused = True
                 problem = make_problem(HTTPStatus.SERVICE_UNAVAILABLE, UNREAD, {"Retry-After": RETRY_SECONDS})
                 self._start = {**self._start, "status": problem.status_code, "headers": problem.raw_headers}
                 message, body = {"type": message["type"]}, bytes(problem.body)
             self.has_begun = True
-            await self._send(_secure(self._start))
+            headers = MutableHeaders(scope=self._start)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+            if headers.get("content-type", "").startswith("text/event-stream"):
+                headers.setdefault("X-Accel-Buffering", "no")  # nginx would keep events until there are many
+            await self._send(self._start)
             self._start = None
-        self._unsent.number += len(body)
+        self._guard.unsent += len(body)
         try:
             for begin in range(0, len(body) or 1, PIECE_BYTES):
                 end = begin + PIECE_BYTES
@@ -229,25 +237,7 @@ class _Answer:
         except TimeoutError:
             raise ClientDisconnect from None
         finally:
-            self._unsent.number -= len(body)
-
-
-def _secure(start: Message) -> Message:
-    """Return the beginning of an answer, with the headers of security."""
-    headers = MutableHeaders(scope=start)
-    for name, value in HEADERS.items():
-        headers.setdefault(name, value)
-    if headers.get("content-type", "").startswith("text/event-stream"):
-        headers.setdefault("X-Accel-Buffering", "no")  # nginx would keep events until there are many
-    return start
-
-
-def _host_of(origin: str) -> str | None:
-    """Return host and port of an origin; ``None`` for one without them, such as that of a page in a sandbox."""
-    try:
-        return urlsplit(origin).netloc.lower() or None
-    except ValueError:
-        return None
+            self._guard.unsent -= len(body)
 
 
 def _log_refusal(request: Request, grant: Grant, reason: str) -> None:
@@ -255,19 +245,7 @@ def _log_refusal(request: Request, grant: Grant, reason: str) -> None:
     caller = " from ".join(dict.fromkeys(name for name in (grant.user, address_of(request)) if name))
     text = "a change was refused: %r: %s %r: %s"
     # With %r: a path is decoded, and may hold control characters.
-    logger.warning(text, caller, request.method, path_of(request), reason, extra=_fields(grant))
-
-
-def _doubt_change(request: Request) -> None:
-    """Log a change that was cut short: all of it, a part or nothing may have happened."""
-    if request.method not in SAFE_METHODS:
-        grant = grant_of(request.scope)
-        text = "a change may have happened in part, because the server ends: %r: %r"
-        logger.warning(text, grant.user, path_of(request), extra=_fields(grant))
-
-
-def _fields(grant: Grant) -> dict[str, Any]:
-    return {"mongoq_user": grant.user}
+    logger.warning(text, caller, request.method, path_of(request), reason, extra={"mongoq_user": grant.user})
 
 
 def grant_of(scope: MutableMapping[str, Any]) -> Grant:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from mongoq.model.arguments import queue_name
 from mongoq.model.item import State
 from mongoq.model.settings import OnDead, OnExpired
 from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName, Seconds
@@ -17,7 +19,14 @@ ErrorType = Annotated[str | None, Field(description="Type of their errors, such 
 Until = Annotated[
     Moment | None, Field(description="Items that came after this time stay: the field until of a dry run's answer.")
 ]
+ScheduleName = Annotated[
+    str,
+    AfterValidator(lambda name: queue_name(name, "schedule")),
+    Field(description="Name of a schedule.", examples=["report"]),
+]
 Stage = Annotated[str | None, Field(description="Stage of a pipeline that buried them.")]
+KNOWN = "An item had the id or the key already."
+"""Description of the answer to a push that was made before."""
 
 
 class Answer(BaseModel):
@@ -176,6 +185,50 @@ class PipelineDocument(Answer):
     edges: list[PipelineEdge]
 
 
+class ScheduleDocument(Answer):
+    """A schedule, with its next and last ticks."""
+
+    schedule: str
+    what: str = Field(description="When it ticks, as a text.")
+    queue: str = Field(description="Queue that its items go to.")
+    paused: bool
+    next: str | None = Field(description="The next tick; null if there is none any more.")
+    over: bool = Field(description="True if it never ticks again.")
+    timezone: str | None = Field(description="Zone of its cron expression; null for others.")
+    next_local: str | None = Field(description="The next tick in that zone, with the offset to UTC.")
+    last: str | None = Field(description="The last tick that was made.")
+    late: float = Field(description="Seconds since the next tick has been due, from a minute on.")
+    unseen: bool = Field(description="True if it belongs to a function that no running code has had for a day.")
+    trouble: str | None = Field(description="Why it cannot be read; null if it can.")
+
+
+class ScheduleList(Answer):
+    """All schedules, by name."""
+
+    schedules: list[ScheduleDocument]
+
+
+class ScheduleRun(Answer):
+    """An extra item of a schedule."""
+
+    schedule: str
+    queue: str
+    id: str
+
+
+class ScheduleRemoved(Answer):
+    """Result of a removal."""
+
+    schedule: str
+    removed: bool = Field(description="False if another caller was faster.")
+
+
+class Mistake(Answer):
+    """A call that cannot be carried out, in the form that Ziggurat's users know."""
+
+    error: str | None = None
+
+
 class HealthDocument(Answer):
     """Whether the server takes writes, and the collection can be used."""
 
@@ -254,13 +307,38 @@ class Refusal(Answer):
     reason: str
 
 
-class Action(BaseModel):
+class Change(BaseModel):
     """A request that changes something."""
 
     # A number or a word in place of true would be a mistake that deletes.
     model_config = ConfigDict(extra="forbid", strict=True)
 
+
+A = TypeVar("A", bound=Change)
+
+
+def read_action(model: type[A], **fields: Any) -> A:
+    """Return the request that a form or a call of another kind stands for, checked as a body is.
+
+    Raises:
+        RequestValidationError: a field cannot be used.
+    """
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+
+
+class Action(Change):
+    """A request that changes something."""
+
     queue: QueueName
+
+
+class ScheduleAction(Change):
+    """A request that changes a schedule."""
+
+    schedule: ScheduleName
 
 
 class BulkAction(Action):
@@ -341,6 +419,11 @@ class LetterChoice(BulkAction):
     def filters(self) -> dict[str, Any]:
         """Arguments that select the letters, but for ``until``."""
         return {name: getattr(self, name) for name in ("ids", "where", "stage", "reason", "error")}
+
+    @property
+    def target(self) -> str | None:
+        """Queue that the letters go to; ``None`` for the queues that they died in, and for a deletion."""
+        return getattr(self, "to", None)
 
 
 class ReplayLetters(LetterChoice):

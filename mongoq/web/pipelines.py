@@ -1,24 +1,23 @@
-"""Graphs of pipelines with the numbers of their queues, for the HTTP API and for drawing."""
+"""Graphs of pipelines with the numbers of their queues, for the HTTP API and as pictures."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Any, Literal, NamedTuple
 
+from mongoq import BoundedCount, QueueInsight
 from mongoq.errors import ArgumentInvalid
-from mongoq.pipeline.graph.graph import Graph, Route, Stage
+from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.insight import QueueInsight, read_queues
-from mongoq.web.client import BrokerClient
 from mongoq.web.readings import DONE, FAILED
 
 NodeKind = Literal["source", "queue", "stage"]
 EdgeKind = Literal["from", "to", "otherwise", "errors"]
-NO_ITEMS = BoundedCount()
-LEFT = (*DONE, "dead")
+LEAVING = (*DONE, "dead")
 """Events by which an item leaves a queue."""
 
 
@@ -45,6 +44,12 @@ class Node:
         """Name that no other node of the graph has."""
         return f"{self.kind}:{self.name}"
 
+    def to_document(self) -> dict[str, Any]:
+        """Return the node as values of JSON."""
+        state = None if self.queue is None else self.queue.to_document()
+        failed = {} if self.failed is None else {"failed": self.failed}
+        return {"id": self.id, "kind": self.kind, "name": self.name, "queue": state, **failed}
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -69,6 +74,12 @@ class Edge:
     queues: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
 
+    def to_document(self) -> dict[str, Any]:
+        """Return the edge as values of JSON."""
+        counted = {} if self.items is None else {"items": self.items.number, "exact": self.items.exact}
+        passed = {} if self.passed is None else {"passed": self.passed}
+        return {"kind": self.kind, "start": self.start, "end": self.end, **counted, **passed}
+
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
@@ -87,11 +98,8 @@ class Drawing:
 
     def to_document(self) -> dict[str, Any]:
         """Return the graph as values of JSON."""
-        return {
-            "name": self.name,
-            "nodes": list(map(_node_document, self.nodes)),
-            "edges": list(map(_edge_document, self.edges)),
-        }
+        nodes, edges = ([each.to_document() for each in parts] for parts in (self.nodes, self.edges))
+        return {"name": self.name, "nodes": nodes, "edges": edges}
 
 
 def check_pipelines(pipelines: Iterable[Any]) -> dict[str, Pipeline]:
@@ -117,65 +125,159 @@ def find_error_queues(pipelines: Iterable[Pipeline]) -> frozenset[str]:
     return frozenset(name for each in pipelines for name in make_drawing(each.graph, {}).error_queues)
 
 
-async def read_drawing(client: BrokerClient, pipeline: Pipeline) -> Drawing:
-    """Return the graph of a pipeline with the state of its queues, from one bounded read of them."""
-    graph = pipeline.graph
-    # All queues, because a named one that no caller has used yet would be an error.
-    found: list[QueueInsight] = await client.read(read_queues)
-    return make_drawing(graph, {queue.name: queue for queue in found})
-
-
 def make_drawing(graph: Graph, queues: Mapping[str, QueueInsight]) -> Drawing:
-    """Return nodes and edges of a graph, with the states of its queues."""
-    nodes = [Node("source", source.name) for source in graph.sources]
-    nodes += [Node("queue", name, queues.get(name)) for name in graph.queues]
-    nodes += [_make_stage(stage, queues) for stage in graph.stages]
-    edges = [Edge("to", f"source:{source.name}", f"queue:{source.target}") for source in graph.sources]
-    for stage in graph.stages:
-        edges += [_make_inlet(name, stage.name, queues) for name in stage.sources]
-    ways = Counter(route.stage.name for route in graph.routes if route.kind != "errors")
-    edges += [_make_outlet(route, queues, is_only=ways[route.stage.name] == 1) for route in graph.routes]
-    return Drawing(graph.name, tuple(nodes), tuple(edges))
-
-
-def _make_stage(stage: Stage, queues: Mapping[str, QueueInsight]) -> Node:
-    sources = tuple(stage.sources)
-    return Node("stage", stage.name, sources=sources, failed=_count_events(queues, sources, FAILED))
-
-
-def _make_inlet(queue: str, stage: str, queues: Mapping[str, QueueInsight]) -> Edge:
-    """Return the edge from a queue to a stage that takes its items."""
-    items = queues[queue].live if queue in queues else NO_ITEMS
-    passed = _count_events(queues, (queue,), LEFT)
-    return Edge("from", f"queue:{queue}", f"stage:{stage}", items, passed, (queue,), LEFT)
-
-
-def _make_outlet(route: Route, queues: Mapping[str, QueueInsight], *, is_only: bool) -> Edge:
-    """Return the edge from a stage to a queue.
+    """Return nodes and edges of a graph, with the states of its queues.
 
     An item that goes on is a move out of the stage's queue, whichever way it goes: only a stage with one way has a
     number on it. A join counts its items in another way.
     """
-    start, end = f"stage:{route.stage.name}", f"queue:{route.queue}"
-    is_known = route.kind == "errors" or (is_only and route.stage.join is None)
-    if not is_known:
-        return Edge(route.kind, start, end)
-    sources, events = tuple(route.stage.sources), ("dead",) if route.kind == "errors" else ("move",)
-    return Edge(route.kind, start, end, None, _count_events(queues, sources, events), sources, events)
+
+    def count(names: Iterable[str], events: Iterable[str]) -> int:
+        return sum(queues[name].events.get(event, 0) for name in names if name in queues for event in events)
+
+    nodes = [Node("source", source.name) for source in graph.sources]
+    nodes += [Node("queue", name, queues.get(name)) for name in graph.queues]
+    edges = [Edge("to", f"source:{source.name}", f"queue:{source.target}") for source in graph.sources]
+    for stage in graph.stages:
+        sources = tuple(stage.sources)
+        nodes.append(Node("stage", stage.name, sources=sources, failed=count(sources, FAILED)))
+        for name in sources:
+            items = queues[name].live if name in queues else BoundedCount()
+            passed = count([name], LEAVING)
+            edges.append(Edge("from", f"queue:{name}", f"stage:{stage.name}", items, passed, (name,), LEAVING))
+    ways = Counter(route.stage.name for route in graph.routes if route.kind != "errors")
+    for route in graph.routes:
+        edge = Edge(route.kind, f"stage:{route.stage.name}", f"queue:{route.queue}")
+        if route.kind == "errors" or (ways[route.stage.name] == 1 and route.stage.join is None):
+            sources, events = tuple(route.stage.sources), ("dead",) if route.kind == "errors" else ("move",)
+            edge = replace(edge, passed=count(sources, events), queues=sources, events=events)
+        edges.append(edge)
+    return Drawing(graph.name, tuple(nodes), tuple(edges))
 
 
-def _count_events(queues: Mapping[str, QueueInsight], names: Iterable[str], events: Iterable[str]) -> int:
-    counted = [queues[name].events for name in names if name in queues]
-    return sum(each.get(event, 0) for each in counted for event in events)
+# --- pictures -----------------------------------------------------------------------------------
+
+WIDTH, HEIGHT = 190, 56
+"""Size of a node, in units of the picture."""
+GAP_X, GAP_Y = 40, 54
+"""Room between two nodes of a level, and between two levels."""
+MARGIN = 12
+LEFT = 40
+"""Room on the left side, where ways back lead."""
+RATES_WIDTH, RATES_HEIGHT = 120, 24
+"""Size of a line of rates."""
 
 
-def _node_document(node: Node) -> dict[str, Any]:
-    state = None if node.queue is None else node.queue.to_document()
-    failed = {} if node.failed is None else {"failed": node.failed}
-    return {"id": node.id, "kind": node.kind, "name": node.name, "queue": state, **failed}
+class Rates(NamedTuple):
+    """Line of the items a minute that have left a queue.
+
+    Attributes:
+        points: points of an SVG polyline; empty without two rates.
+        last: last rate.
+        most: largest rate.
+    """
+
+    points: str
+    last: float
+    most: float
 
 
-def _edge_document(edge: Edge) -> dict[str, Any]:
-    counted = {} if edge.items is None else {"items": edge.items.number, "exact": edge.items.exact}
-    passed = {} if edge.passed is None else {"passed": edge.passed}
-    return {"kind": edge.kind, "start": edge.start, "end": edge.end, **counted, **passed}
+def draw_rates(rates: list[float]) -> Rates:
+    """Return the line of rates, the last one at the right edge."""
+    if not rates:
+        return Rates("", 0, 0)
+    most, step = max(rates), RATES_WIDTH / max(1, len(rates) - 1)
+    height = RATES_HEIGHT - 2
+    points = (f"{place * step:.1f},{1 + height * (1 - rate / (most or 1)):.1f}" for place, rate in enumerate(rates))
+    return Rates(" ".join(points) if len(rates) > 1 else "", rates[-1], most)
+
+
+class Box(NamedTuple):
+    """A node, with its left and its upper side."""
+
+    node: Node
+    x: int
+    y: int
+
+
+class Line(NamedTuple):
+    """An edge, with the commands of its SVG path, and left side and foot of its number; the rate stands below."""
+
+    edge: Edge
+    path: str
+    x: int
+    y: int
+
+
+class Picture(NamedTuple):
+    """Boxes and lines of a pipeline, and the size of the whole."""
+
+    boxes: list[Box]
+    lines: list[Line]
+    width: int
+    height: int
+
+
+def draw(drawing: Drawing) -> Picture:
+    """Return the picture of a graph, downwards: chains are long, displays are narrow, and pages scroll downwards.
+
+    Queues of failures lie on the right side, and ways back lead along the left one.
+    """
+    failures = {f"queue:{name}" for name in drawing.error_queues}
+    levels = _find_levels(drawing, failures)
+    boxes: dict[str, Box] = {}
+    first = 0
+    for is_failure in (False, True):
+        used: dict[int, int] = defaultdict(partial(int, first))
+        for node in sorted(drawing.nodes, key=lambda node: levels[node.id]):
+            level = levels[node.id]
+            if (node.id in failures) is is_failure:
+                boxes[node.id] = Box(node, LEFT + used[level] * (WIDTH + GAP_X), MARGIN + level * (HEIGHT + GAP_Y))
+                used[level] += 1
+        first = max(used.values(), default=0)
+    width = MARGIN + max(box.x for box in boxes.values()) + WIDTH
+    height = MARGIN + max(box.y for box in boxes.values()) + HEIGHT
+    lines = [_draw_line(edge, boxes[edge.start], boxes[edge.end]) for edge in drawing.edges]
+    return Picture(list(boxes.values()), lines, width, height)
+
+
+def _find_levels(drawing: Drawing, failures: set[str]) -> dict[str, int]:
+    """Return the level of each node: one more than the largest of the nodes before it, loops left out.
+
+    A queue of failures gets the level in the middle of the stages that items fail in.
+    """
+    after: dict[str, list[str]] = defaultdict(list)
+    for edge in drawing.edges:
+        if edge.end not in failures:
+            after[edge.start].append(edge.end)
+    levels = dict.fromkeys((node.id for node in drawing.nodes), 0)
+    targets = {edge.end for edge in drawing.edges}
+    starts = [node.id for node in drawing.nodes if node.id not in targets] or [node.id for node in drawing.nodes[:1]]
+    # A loop with its own stack, not recursion: graphs may have long chains.
+    stack: list[tuple[str, tuple[str, ...]]] = [(start, (start,)) for start in reversed(starts)]
+    steps = 0
+    while stack and steps < len(drawing.edges) * len(drawing.nodes) + 1:
+        id, way = stack.pop()
+        steps += 1
+        for following in after[id]:
+            if following not in way and levels[following] < len(way):
+                levels[following] = len(way)
+                stack.append((following, (*way, following)))
+    for queue in failures:
+        levels[queue] = int(median(levels[edge.start] for edge in drawing.edges if edge.end == queue))
+    return levels
+
+
+def _draw_line(edge: Edge, start: Box, end: Box) -> Line:
+    """Return the path from a box to another one."""
+    if edge.kind == "errors" and end.x > start.x:
+        x1, y1, x2, y2 = start.x + WIDTH, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+        bend = (x2 - x1) // 2
+        return Line(edge, f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}", x1 + 6, y1 - 20)
+    if end.y > start.y:
+        x1, y1, x2, y2 = start.x + WIDTH // 2, start.y + HEIGHT, end.x + WIDTH // 2, end.y
+        bend = (y2 - y1) // 2
+        return Line(edge, f"M{x1} {y1} C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}", (x1 + x2) // 2 + 6, y1 + bend)
+    x1, y1, x2, y2 = start.x, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+    side = (4 * LEFT // 5 - x1 - x2) // 6  # a curve with both handles here has its middle at a tenth of the left side
+    return Line(edge, f"M{x1} {y1} C{side} {y1} {side} {y2} {x2} {y2}", LEFT // 10 + 6, (y1 + y2) // 2)

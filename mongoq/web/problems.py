@@ -147,20 +147,19 @@ def path_of(request: Request) -> str:
 def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
     """Let an app answer errors with problem documents, and on pages with a page that shows one."""
 
-    def add(kind: type[Exception], answer: Callable[[Request, Exception], Awaitable[ProblemResponse]]) -> None:
-        async def answer_or_show(request: Request, error: Exception) -> Response:
-            problem = await answer(request, error)
-            if request.method not in SAFE_METHODS and problem.status_code in UNANSWERED:
-                problem = _doubt_change(request, problem)
-            return await show_to_people(request, problem, show_page)
+    async def answer(request: Request, error: Exception) -> Response:
+        problem = _answer(error)
+        if request.method not in SAFE_METHODS and problem.status_code in UNANSWERED:
+            # All of the change, a part or nothing may have happened; without ``Retry-After``, because a push that is
+            # sent again might be a second item.
+            user, path = getattr(request.scope.get("mongoq.grant"), "user", ""), path_of(request)
+            audit.warning("a change may have happened in part: %r: %r", user, path, extra={"mongoq_user": user})
+            detail = json.loads(bytes(problem.body))["detail"]
+            problem = make_problem(problem.status_code, f"{detail}; {IN_DOUBT}")
+        return await show_to_people(request, problem, show_page)
 
-        app.add_exception_handler(kind, answer_or_show)
-
-    add(RequestValidationError, _answer_validation)
-    add(HTTPException, _answer_http)
-    add(MongoqError, _answer_mongoq)
-    add(PyMongoError, _answer_driver)
-    add(OSError, _answer_driver)
+    for kind in (RequestValidationError, HTTPException, MongoqError, PyMongoError, OSError):
+        app.add_exception_handler(kind, answer)
 
 
 async def show_to_people(request: Request, problem: ProblemResponse, show_page: ShowPage) -> Response:
@@ -174,53 +173,30 @@ async def show_to_people(request: Request, problem: ProblemResponse, show_page: 
     return page
 
 
-def _doubt_change(request: Request, problem: ProblemResponse) -> ProblemResponse:
-    """Return the answer to a change that no server has answered: all of it, a part or nothing may have happened.
-
-    It has no ``Retry-After``: a push that is sent again might be a second item.
-    """
-    user = getattr(request.scope.get("mongoq.grant"), "user", "")
-    path = path_of(request)
-    audit.warning("a change may have happened in part: %r: %r", user, path, extra={"mongoq_user": user})
-    detail = json.loads(bytes(problem.body))["detail"]
-    return make_problem(problem.status_code, f"{detail}; {IN_DOUBT}")
-
-
-async def _answer_validation(_request: Request, error: Exception) -> ProblemResponse:
-    assert isinstance(error, RequestValidationError)
-    fields = [
-        FieldProblem(field=_path(each["loc"])[:MAX_FIELD_CHARACTERS], problem=_text(str(each["msg"])))
-        for each in error.errors()[:MAX_FIELD_PROBLEMS]
-    ]
+def _answer(error: Exception) -> ProblemResponse:
+    """Return the answer to an error that a call has raised."""
+    if isinstance(error, HTTPException):
+        return make_problem(error.status_code, str(error.detail), dict(error.headers or {}))
+    if isinstance(error, MongoqError):
+        status = next(status for kind, status in STATUSES if isinstance(error, kind))
+        more: dict[str, Any] = {}
+        if isinstance(error, QueueUnknown):
+            more["nearest"] = list(error.nearest)
+        elif isinstance(error, ArgumentInvalid):
+            more["fields"] = [FieldProblem(field=error.argument, problem=error.problem)]
+        headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+        return make_problem(status, describe_error(error), headers, **more)
+    if not isinstance(error, RequestValidationError):
+        return _answer_driver(error)
+    fields = []
+    for each in error.errors()[:MAX_FIELD_PROBLEMS]:
+        location = each["loc"]
+        names = location[1:] if location and location[0] in ("query", "body", "path", "header") else location
+        field = (".".join(map(str, names)) or "body")[:MAX_FIELD_CHARACTERS]
+        # A message of pydantic begins with the kind of our own exception.
+        fields.append(FieldProblem(field=field, problem=str(each["msg"]).removeprefix("Value error, ")))
     detail = "; ".join(f"{each.field}: {each.problem}" for each in fields)
     return make_problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, fields=fields)
-
-
-def _text(message: str) -> str:
-    """Return a message of pydantic without the kind of our own exception, which it begins with."""
-    return message.removeprefix("Value error, ")
-
-
-def _path(location: tuple[Any, ...]) -> str:
-    """Return the name of a field without the part of the request that it is in."""
-    names = location[1:] if location and location[0] in ("query", "body", "path", "header") else location
-    return ".".join(map(str, names)) or "body"
-
-
-async def _answer_http(_request: Request, error: Exception) -> ProblemResponse:
-    assert isinstance(error, HTTPException)
-    return make_problem(error.status_code, str(error.detail), dict(error.headers or {}))
-
-
-async def _answer_mongoq(_request: Request, error: Exception) -> ProblemResponse:
-    status = next(status for kind, status in STATUSES if isinstance(error, kind))
-    more: dict[str, Any] = {}
-    if isinstance(error, QueueUnknown):
-        more["nearest"] = list(error.nearest)
-    elif isinstance(error, ArgumentInvalid):
-        more["fields"] = [FieldProblem(field=error.argument, problem=error.problem)]
-    headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    return make_problem(status, describe_error(error), headers, **more)
 
 
 def describe_error(error: Exception) -> str:
@@ -231,7 +207,7 @@ def describe_error(error: Exception) -> str:
     return REFUSED_LOGIN if isinstance(error, AuthenticationFailed) else NO_SERVER
 
 
-async def _answer_driver(_request: Request, error: Exception) -> ProblemResponse:
+def _answer_driver(error: Exception) -> ProblemResponse:
     """Answer an error of the driver, without its text: that may hold values of documents and names of hosts.
 
     The text of a lost connection names hosts alone, and goes into the log.

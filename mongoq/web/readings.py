@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from anyio import Lock
 
-from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.dead_letters import FailureGroup
-from mongoq.protocol.insight import QueueInsight, read_queues
+from mongoq import QueueInsight
+from mongoq.aio import AsyncInspection
 from mongoq.web.client import BrokerClient
 
 T = TypeVar("T")
-Groups = tuple[list[FailureGroup], bool]
-"""Groups of dead letters, and whether there are letters that were not grouped."""
 MIN_PAUSE_SECONDS = 5.0
 """Seconds between two readings, at least."""
 MAX_PAUSE_SECONDS = 180.0
 """Seconds between two readings, at most."""
 SHARE = 200
 """Part of the time in which a reading may be under way: half a hundredth, because a page has two of them."""
-GROUPED_LETTERS = 100_000
-"""Dead letters that are grouped, at most."""
-MAX_GROUPS = 100
-"""Groups of dead letters, at most."""
-MAX_DEAD_QUEUES = 100
-"""Dead queues whose groups are kept."""
-MAX_PAGES = 100
-"""Pages that are kept for their readers."""
+MAX_KEPT = 100
+"""Values by key that are kept for their readers, of each kind."""
 SAMPLE_SECONDS = 60.0
 """Seconds between two samples of the throughput, at least."""
 SAMPLES = 60
@@ -57,17 +47,16 @@ class SharedReading(Generic[T]):
 
     Args:
         read: coroutine function that reads the value.
-        clock: returns seconds.
 
     Attributes:
         began_at: time at which the last reading began, on the clock.
         read_at: time at which it ended.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
         self.began_at = self.read_at = 0.0
         self._read = read
-        self._clock = clock
+        self._clock = time.monotonic
         self._lock = Lock()
         self._values: list[T] = []
         self._seconds: deque[float] = deque(maxlen=2)
@@ -100,70 +89,30 @@ class SharedReading(Generic[T]):
             return self._values[0]
 
 
-class PageReadings:
-    """Pages as the script of open pages asks for them again and again: each is made once for all its readers.
+class SharedReadings(Generic[T]):
+    """Values by key, each of which all callers share: pages as open pages ask for them, groups of dead letters."""
 
-    Args:
-        clock: returns seconds; another one only in tests.
-    """
+    def __init__(self) -> None:
+        self._readings: dict[tuple[Any, ...], SharedReading[T]] = {}
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._readings: dict[Any, SharedReading[bytes]] = {}
-
-    async def read(self, key: Any, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, float]:
-        """Return the page of a key, and the seconds until a newer one can be had; 0 for a page that was just made."""
-        reading = self._readings.pop(key, None) or SharedReading(make, self._clock)
+    async def read(self, key: tuple[Any, ...], make: Callable[[], Awaitable[T]]) -> tuple[T, float]:
+        """Return the value of a key, and the seconds until a newer one can be had; 0 for one that was just made."""
+        reading = self._readings.pop(key, None) or SharedReading(make)
         self._readings[key] = reading  # the last of the dictionary is the one used last
-        while len(self._readings) > MAX_PAGES:
+        while len(self._readings) > MAX_KEPT:
             del self._readings[next(iter(self._readings))]
-        asked = self._clock()
-        page = await reading.get()
+        asked = time.monotonic()
+        value = await reading.get()
         is_new = reading.began_at >= asked
-        return page, 0.0 if is_new else max(0.0, reading.read_at + reading.pause - self._clock())
+        return value, 0.0 if is_new else max(0.0, reading.read_at + reading.pause - time.monotonic())
 
-    def forget(self, key: Any) -> None:
-        """Make the page anew at the next call, because a reader has just seen a newer one."""
-        self._readings.pop(key, None)
-
-
-class LetterReadings:
-    """Groups of the letters of dead queues, which all callers share.
-
-    Args:
-        client: client of the broker.
-        clock: returns seconds; another one only in tests.
-    """
-
-    def __init__(self, client: BrokerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
-        self._clock = clock
-        self._readings: dict[tuple[str, str | None], SharedReading[Groups]] = {}
-
-    async def read(self, letters: Any) -> Groups:
-        """Return the groups of a dead queue, and whether it holds more letters than were grouped."""
-        key = letters.name, letters._context.letters_of
-        if key not in self._readings:
-            while len(self._readings) >= MAX_DEAD_QUEUES:
-                del self._readings[next(iter(self._readings))]
-            self._readings[key] = SharedReading(partial(self._group, letters), self._clock)
-        return await self._readings[key].get()
-
-    def forget(self, name: str) -> None:
-        """Have the groups of a dead queue read anew: a reader has just changed them."""
-        for key in [key for key in self._readings if key[0] == name]:
-            self._readings.pop(key, None)
-
-    async def _group(self, letters: Any) -> Groups:
-        every = dead_letters.selection(letters._context, ids=None, where=None, stage=None, reason=None, error=None)
-        groups: Groups = await self._client.read(
-            dead_letters.group_letters, every, handle=letters, limit=GROUPED_LETTERS, groups=MAX_GROUPS
-        )
-        return groups
+    def forget(self, *key: Any) -> None:
+        """Read the values anew whose keys begin like this, because a reader has seen newer ones or changed them."""
+        for each in [each for each in self._readings if each[: len(key)] == key]:
+            del self._readings[each]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """Numbers of events of each queue by a time.
 
     Attributes:
@@ -175,8 +124,7 @@ class Sample:
     events: Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
+class Throughput(NamedTuple):
     """Numbers of events as far as samples have been kept.
 
     Attributes:
@@ -193,12 +141,12 @@ class QueueReadings:
 
     Args:
         client: client of the broker.
-        clock: returns seconds; another one only in tests.
     """
 
-    def __init__(self, client: BrokerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
-        self._reading: SharedReading[list[QueueInsight]] = SharedReading(self._read_queues, clock)
+    def __init__(self, client: BrokerClient) -> None:
+        self._reading: SharedReading[list[QueueInsight]] = SharedReading(
+            partial(client.inspect, AsyncInspection.queues)
+        )
         self._samples: deque[Sample] = deque(maxlen=SAMPLES + 1)
         self._sampled_at = datetime.min.replace(tzinfo=UTC)
 
@@ -215,11 +163,12 @@ class QueueReadings:
     async def read(self) -> list[QueueInsight]:
         """Return the state of all queues: the last reading, or a new one if that is too old."""
         queues = await self._reading.get()
-        self._keep_sample(queues)
-        return queues
-
-    async def _read_queues(self) -> list[QueueInsight]:
-        queues: list[QueueInsight] = await self._client.read(read_queues)
+        read_at = self._reading.read_at
+        if not self._samples or read_at >= self._samples[-1].at + SAMPLE_SECONDS:
+            self._samples.append(Sample(read_at, {queue.name: queue.events for queue in queues}))
+            self._sampled_at = queues[0].read_at if queues else datetime.now(UTC)
+            while len(self._samples) > 1 and self._samples[1].at <= read_at - KEPT_SECONDS:
+                self._samples.popleft()
         return queues
 
     async def read_numbers(self) -> Any:
@@ -227,44 +176,32 @@ class QueueReadings:
         queues = await self.read()
         return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in queues]
 
-    def rates(self, queue: str, events: Collection[str] = DONE) -> list[float]:
-        """Return the numbers of events of a queue a minute, between each two samples.
+    def rates(self, queue: str) -> list[float]:
+        """Return how many items a minute have left a queue as they should, between each two samples."""
+        return [60 * number / seconds for number, seconds in self._count([queue], DONE)]
 
-        By default these are the items that have left it as they should.
-        """
-        samples = list(self._samples)
-        return [
-            60 * _count_between(before, after, queue, events) / (after.at - before.at)
-            for before, after in pairwise(samples)
-        ]
-
-    def measure(self, queues: Iterable[str], events: Collection[str]) -> Throughput | None:
+    def measure(self, queues: Collection[str], events: Collection[str]) -> Throughput | None:
         """Return how many events of some queues there were lately; ``None`` before the second sample."""
-        samples = list(self._samples)
-        if len(samples) < 2:
+        counted = self._count(queues, events)
+        if not counted:
             return None
-        names = tuple(queues)
-        numbers = [
-            sum(_count_between(before, after, name, events) for name in names) for before, after in pairwise(samples)
-        ]
-        return Throughput(60 * numbers[-1] / (samples[-1].at - samples[-2].at), sum(numbers))
+        number, seconds = counted[-1]
+        return Throughput(60 * number / seconds, sum(number for number, _ in counted))
 
     def is_failing(self, queue: str) -> bool:
         """Return whether an item of a queue has failed in the last minutes."""
-        samples = list(self._samples)[-FAILING_SAMPLES - 1 :]
-        return any(_count_between(before, after, queue, FAILED) for before, after in pairwise(samples))
+        return any(number for number, _ in self._count([queue], FAILED)[-FAILING_SAMPLES:])
 
-    def _keep_sample(self, queues: list[QueueInsight]) -> None:
-        read_at = self._reading.read_at
-        if self._samples and read_at < self._samples[-1].at + SAMPLE_SECONDS:
-            return
-        self._samples.append(Sample(read_at, {queue.name: queue.events for queue in queues}))
-        self._sampled_at = queues[0].read_at if queues else datetime.now(UTC)
-        while len(self._samples) > 1 and self._samples[1].at <= read_at - KEPT_SECONDS:
-            self._samples.popleft()
+    def _count(self, queues: Collection[str], events: Collection[str]) -> list[tuple[int, float]]:
+        """Return the number of events and the seconds between each two samples.
 
-
-def _count_between(before: Sample, after: Sample, queue: str, events: Collection[str]) -> int:
-    """Return the number of events between two samples; a queue that was dropped meanwhile counts from zero again."""
-    earlier, later = before.events.get(queue, {}), after.events.get(queue, {})
-    return sum(max(0, later.get(event, 0) - earlier.get(event, 0)) for event in events)
+        A queue that was dropped meanwhile counts from zero again.
+        """
+        counted = []
+        for before, after in pairwise(self._samples):
+            number = 0
+            for queue in queues:
+                earlier, later = before.events.get(queue, {}), after.events.get(queue, {})
+                number += sum(max(0, later.get(event, 0) - earlier.get(event, 0)) for event in events)
+            counted.append((number, after.at - before.at))
+        return counted

@@ -1,46 +1,66 @@
-"""Services that all calls share: the client of the broker, and the limits of the app."""
+"""Services that all calls and pages share: the client of the broker, limits, shared readings, and lists of items."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from anyio import to_thread
 from fastapi import Response
 
+from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.item import Item, id_key
+from mongoq.model.encoding.extended_json import json_text
+from mongoq.model.item import Item
 from mongoq.model.item_document import item_document
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.history.mistaken import explain_no_history, refuse_unknown
-from mongoq.protocol.history.query import Query, read_slice
-from mongoq.protocol.insight import find_blockers
-from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.web.client import BrokerClient
-from mongoq.web.values import make_cursor, read_cursor, respond, to_time
+from mongoq.web.feed import Feed
+from mongoq.web.pipelines import find_error_queues
+from mongoq.web.readings import QueueReadings, SharedReadings
+from mongoq.web.values import JSON_TYPE, make_cursor, read_cursor, to_time
 
+Document = dict[str, Any]
+"""Answer of a call, as values of extended JSON."""
 MAX_LARGE = 4
 """Answers with payloads that are made at the same time: each takes several times its length, up to 16 MiB."""
+LISTED = 50
+"""Items in one answer or on one page, unless ``limit`` says otherwise."""
+COUNT_LIMIT = 100_000
+"""Items that a dry run examines, at most."""
 
 
-@dataclass(frozen=True, slots=True)
 class Services:
-    """What the calls work with.
+    """What the calls and pages work with.
 
     Attributes:
         client: client of the broker.
         max_bulk: items that one change may concern, at most.
         pipelines: pipelines that the app shows, by name.
+        error_queues: names of the queues that only failed items of pipelines come to.
+        queues: readings of the state of all queues.
+        letters: readings of groups of dead letters; a key begins with the name of the dead queue.
+        pages: pages as open pages ask for them again.
+        feed: signals to open pages that numbers have changed.
+        large: permits for answers that may be large.
+        metrics: registry and collector of the metrics; ``None`` before the first scrape.
     """
 
-    client: BrokerClient
-    max_bulk: int
-    pipelines: Mapping[str, Pipeline]
-    _large: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, MAX_LARGE), init=False)
+    def __init__(self, client: BrokerClient, max_bulk: int, pipelines: Mapping[str, Pipeline]) -> None:
+        self.client = client
+        self.max_bulk = max_bulk
+        self.pipelines = pipelines
+        self.error_queues = find_error_queues(pipelines.values())
+        self.queues = QueueReadings(client)
+        self.letters: SharedReadings[Any] = SharedReadings()
+        self.pages: SharedReadings[Response] = SharedReadings()
+        self.feed = Feed(self.queues.read_numbers, lambda: self.queues.pause)
+        self.large = asyncio.Semaphore(MAX_LARGE)
+        self.metrics: Any = None
 
     async def open_queue(self, name: str) -> Any:
         """Return a handle of a queue.
@@ -48,59 +68,69 @@ class Services:
         Raises:
             QueueUnknown: no caller has used the queue.
         """
-        broker = await self.client.open()
-        await self.client.read(refuse_unknown, name)
-        return broker.queue(name)
+        await self.client.inspect(AsyncInspection.check_known, name)
+        return (await self.client.open()).queue(name)
+
+    async def open_letters(self, queue: str, *, exact: bool = False) -> Any:
+        """Return the handle of the dead queue that a name stands for; ``exact`` says that it is one itself."""
+        return await self.client.inspect(AsyncInspection.dead_queue, queue, exact=exact)
 
     async def read_times(self, *times: Any) -> list[Any]:
         """Return times as they are, and times ago as times on the server's clock."""
-        broker = await self.client.open()
-        await self.client.read(ensure_broker_ready, write=False)
-        now = broker._context.clock.now()
+        if not any(isinstance(time, timedelta) for time in times):
+            return list(times)
+        now = await self.client.inspect(AsyncInspection.now)
         return [to_time(time, now) for time in times]
 
-    async def respond_with_payloads(self, reading: Awaitable[Any]) -> Response:
-        """Return the response with a document that may be large, such as a list; few are read at the same time.
-
-        A thread makes it: 16 MiB in JSON take seconds.
-        """
-        async with self._large:
-            return await to_thread.run_sync(respond, await reading)
-
-    async def list_items(self, handle: Any, wanted: Query, cursor: str | None) -> dict[str, Any]:
-        """Return the items of the next slice of a range, a page of them at most, and the cursor of what is behind."""
-        found, rest, _ = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
-        items = handle._context.items(found, handle._context.broker.clock.now())
-        documents = await self._add_blockers(handle, items, [to_document(item) for item in items])
-        page: dict[str, Any] = {"items": documents, "next": make_cursor(rest)}
-        if wanted.state == "processed" and not (documents or page["next"] or cursor):
-            page |= await self.explain_no_history(handle)
+    async def list_queue(
+        self,
+        queue: str,
+        state: str,
+        *,
+        where: Any,
+        since: Any = None,
+        until: Any = None,
+        limit: int,
+        cursor: str | None,
+    ) -> Document:
+        """Return items of a queue; the state ``live`` stands for all that are not processed, and not blocked."""
+        handle = await self.open_queue(queue)
+        first, last = await self.read_times(since, until)
+        selected = handle.select(state=None if state == "live" else state, since=first, until=last, where=where)
+        page = await self.list_items(selected, limit, cursor)
+        if state == "processed" and not (page["items"] or page["next"] or cursor):
+            page |= await self.explain_no_history(queue)
         return page
 
-    async def explain_no_history(self, handle: Any) -> dict[str, str]:
+    async def list_items(self, selected: Any, limit: int, cursor: str | None) -> Document:
+        """Return the selected items of the next slice, ``limit`` at most, and the cursor of what is behind."""
+        selected.query = read_cursor(cursor, replace(selected.query, page=limit))
+        items, rest = await self.client.read(selected.read_slice)
+        return {"items": await self.describe_items(items), "next": make_cursor(rest)}
+
+    async def explain_no_history(self, queue: str) -> Document:
         """Return a note on how to have a queue keep its processed items; nothing for one that does."""
-        text = await self.client.read(explain_no_history, handle=handle)
+        text = await self.client.inspect(AsyncInspection.explain_no_history, queue)
         return {} if text is None else {"note": text}
 
-    async def describe_item(self, item: Item[Any]) -> dict[str, Any]:
-        """Return all of an item as a document; a blocked one names the items that it waits for."""
-        document = to_document(item, whole=True)
-        broker = await self.client.open()
-        [document] = await self._add_blockers(broker.queue(item.queue), [item], [document])
-        return document
+    async def describe_items(self, items: Sequence[Item[Any]], *, whole: bool = False) -> list[Document]:
+        """Return items of a queue as documents: blocked ones with what they wait for, letters with what they hold.
 
-    async def _add_blockers(
-        self, handle: Any, items: Sequence[Item[Any]], documents: list[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Return the documents of items: blocked ones with what they wait for, letters with the sequences they hold."""
-        blockers = await self.client.read(find_blockers, items, handle=handle)
-        holding = await self.client.read(find_held_letters, items, handle=handle)
-        added: list[dict[str, Any]] = []
-        for item, document in zip(items, documents, strict=True):
-            waits = {"blocked_by": blockers.get(item.sequence, [])} if document["state"] == "blocked" else {}
-            holds = {"holds": item.sequence} if id_key(item.id) in holding else {}
-            added.append({**document, **waits, **holds})
-        return added
+        The readable part of an item that cannot be decoded says what is wrong with it.
+        """
+        blockers = await self.client.inspect(AsyncInspection.blockers, items)
+        holding = await self.client.inspect(AsyncInspection.holders, items)
+        documents = []
+        for item, holds in zip(items, holding, strict=True):
+            document = item_document(item, whole=whole)
+            if item.problem:
+                document["problem"] = item.problem
+            if document["state"] == "blocked":
+                document["blocked_by"] = blockers.get(item.sequence, [])
+            if holds:
+                document["holds"] = item.sequence
+            documents.append(document)
+        return documents
 
     def check_limit(self, limit: int | None) -> int:
         """Return the limit of a change.
@@ -113,8 +143,37 @@ class Services:
         return self.max_bulk if limit is None else limit
 
 
-def to_document(item: Item[Any], *, whole: bool = False) -> dict[str, Any]:
-    """Return an item as a document; the readable part of one that cannot be decoded says what is wrong with it."""
-    document = item_document(item, whole=whole)
-    problem = getattr(item._document, "problem", None)
-    return document if problem is None else {**document, "problem": problem}
+def make_changed(queue: str, number: int, *, dry_run: bool = False, exact: bool = True) -> Document:
+    """Return the answer to a change, or to its dry run."""
+    return {"queue": queue, "dry_run": dry_run, "number": number, "exact": exact}
+
+
+def respond(document: Any, status: int = 200) -> Response:
+    """Return the response with a document in relaxed extended JSON."""
+    # A lone surrogate has no UTF-8: it is written as an escape, as JSON allows.
+    body = json_text(document).encode("utf-8", "backslashreplace")
+    return Response(body, status, media_type=JSON_TYPE)
+
+
+def bind(function: Callable[..., Any], services: Services, *, is_large: bool = False) -> Callable[..., Any]:
+    """Return the endpoint of a function whose first argument is ``services``; a document that it returns is sent.
+
+    ``is_large`` says that the document may be large, such as a list: few are read at the same time, and a thread makes
+    the response, because 16 MiB in JSON take seconds.
+    """
+
+    async def answer(**arguments: Any) -> Response:
+        if is_large:
+            async with services.large:
+                read = await function(services, **arguments)
+                return read if isinstance(read, Response) else await to_thread.run_sync(respond, read)
+        answered = await function(services, **arguments)
+        return answered if isinstance(answered, Response) else respond(answered)
+
+    endpoint: Any = answer
+    endpoint.__name__, endpoint.__doc__ = function.__name__, function.__doc__
+    # FastAPI reads the parameters from the signature; their types are names in the module of the function.
+    signature = inspect.signature(function, eval_str=True)
+    _, *parameters = signature.parameters.values()
+    endpoint.__signature__ = signature.replace(parameters=parameters, return_annotation=Response)
+    return endpoint  # type: ignore[no-any-return]

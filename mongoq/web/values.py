@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from typing import Annotated, Any
 
 import bson
-from anyio import to_thread
 from bson import ObjectId
 from bson.errors import BSONError
-from fastapi import HTTPException, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi import Query
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name, read_duration
 from mongoq.model.encoding.codec import PLAIN_OPTIONS
-from mongoq.model.encoding.extended_json import json_text, read_json, read_time
+from mongoq.model.encoding.extended_json import read_json, read_time
 from mongoq.protocol.history.query import Query as ItemQuery
 
 JSON_TYPE = "application/json"
 MAX_LISTED = 1_000
 """Items in one answer, at most."""
+TYPES: dict[str, Any] = dict.fromkeys(("since", "processed", "when"), datetime)
+TYPES |= dict.fromkeys(("until", "started"), datetime | None)
+TYPES |= {"priority": int | float | None, "sequence": str, "place": int, "_id": object}
+"""Types of the values of a cursor."""
 MAX_FILTER_CHARACTERS = 16_384
 """Characters of a filter in an address, at most."""
-LONG_BYTES = 65_536
-"""Bytes of a body from which on a thread reads it."""
 
 
 def _read_queue(text: str) -> str:
@@ -128,52 +126,6 @@ def to_time(value: datetime | timedelta | None, now: datetime) -> datetime | Non
         return datetime.min.replace(tzinfo=UTC)
 
 
-class ExtendedJsonRequest(Request):
-    """Request whose body is extended JSON: ``{"$oid": …}`` is an ObjectId, ``{"$date": …}`` a time."""
-
-    async def json(self) -> Any:
-        """Return the value of the body.
-
-        Raises:
-            RequestValidationError: it is no JSON, or extended JSON that means no value.
-        """
-        if not hasattr(self, "_value"):
-            try:
-                body = await self.body()
-                # A large one takes seconds, in which the app is to answer others.
-                read = to_thread.run_sync(read_json, body) if len(body) > LONG_BYTES else None
-                self._value = read_json(body) if read is None else await read
-            except ValueError as error:  # a text that is not UTF-8 is one too
-                raise RequestValidationError([{"loc": ("body",), "msg": str(error), "type": "json"}]) from None
-        return self._value
-
-
-class ExtendedJsonRoute(APIRoute):
-    """Route for requests with extended JSON as their body."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of the route."""
-        handle = super().get_route_handler()
-
-        async def handle_extended(request: Request) -> Response:
-            # A form of another site can send any text, but none of this type without asking first.
-            if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != JSON_TYPE:
-                raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body as {JSON_TYPE}")
-            extended = ExtendedJsonRequest(request.scope, request.receive)
-            if request.method == "POST":
-                await extended.json()  # here, because FastAPI would replace the error by one without a reason
-            return await handle(extended)
-
-        return handle_extended
-
-
-def respond(document: Any, status: int = 200) -> Response:
-    """Return the response with a document in relaxed extended JSON."""
-    # A lone surrogate has no UTF-8: it is written as an escape, as JSON allows.
-    body = json_text(document).encode("utf-8", "backslashreplace")
-    return Response(body, status, media_type=JSON_TYPE)
-
-
 def make_cursor(rest: ItemQuery | None) -> str | None:
     """Return the text that continues a list at the range of its next page; ``None`` at the end."""
     if rest is None:
@@ -186,6 +138,8 @@ def make_cursor(rest: ItemQuery | None) -> str | None:
 def read_cursor(text: str | None, wanted: ItemQuery) -> ItemQuery:
     """Return the range of the next page of a list, from the cursor that the page before it has given.
 
+    It is checked: a caller may have written anything.
+
     Raises:
         ArgumentInvalid: the cursor is not one of such a list.
     """
@@ -193,33 +147,17 @@ def read_cursor(text: str | None, wanted: ItemQuery) -> ItemQuery:
         return wanted
     try:
         document = bson.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), PLAIN_OPTIONS)
-        rest = _resume(wanted, document)
-    except (binascii.Error, BSONError, KeyError, TypeError, ValueError, OverflowError) as error:
+        after = document["after"]
+        times = {name: document[field] for name, field in (("since", "since"), ("until", "until"), ("started", "at"))}
+        values = {**times, **({} if after is None else dict(after))}
+        if document["state"] != wanted.state or not (after is None or after.keys() == {*_position_fields(wanted)}):
+            raise ValueError("another list")
+        is_typed = all(isinstance(values[name], TYPES[name]) for name in values)
+        if not is_typed or isinstance(values.get("_id"), list | bson.Regex):
+            raise TypeError("no place of an item")
+    except (AttributeError, binascii.Error, BSONError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ArgumentInvalid("cursor", "it is no cursor of this list; leave it out to begin again") from error
-    return rest
-
-
-def _resume(wanted: ItemQuery, document: Mapping[str, Any]) -> ItemQuery:
-    """Return the range that a cursor's document continues, checked: a caller may have written anything."""
-    after, times = document["after"], {name: document[name] for name in ("since", "until", "at")}
-    if document["state"] != wanted.state or not isinstance(after, Mapping | None):
-        raise ValueError("another list")
-    if not all(isinstance(time, datetime | None) for time in times.values()) or times["since"] is None:
-        raise TypeError("a time is none")
-    rest = replace(wanted, since=times["since"], until=times["until"], started=times["at"])
-    if after is None:
-        return rest
-    if after.keys() != set(_position_fields(wanted)):
-        raise ValueError("another position")
-    if wanted.state == "blocked":
-        if not isinstance(after["sequence"], str) or not isinstance(after["place"], int):
-            raise TypeError("no item has this place")
-        return replace(rest, after=dict(after))
-    date = "processed" if wanted.state == "processed" else "when"
-    is_dated = isinstance(after[date], datetime) and isinstance(after.get("priority"), int | float | None)
-    if not is_dated or isinstance(after["_id"], list | bson.Regex):
-        raise TypeError("no document is there")
-    return replace(rest, after=dict(after))
+    return replace(wanted, **times, **({} if after is None else {"after": after}))
 
 
 def _position_fields(wanted: ItemQuery) -> tuple[str, ...]:

@@ -244,7 +244,7 @@ def test_a_browser_without_access_gets_a_page_that_shows_nothing_else(
 def test_failed_logins_are_logged_with_their_callers_and_limited(
     make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mongoq.web.attempts.WINDOW_SECONDS", 3_600.0)  # however long the test takes
+    monkeypatch.setattr("mongoq.web.access.WINDOW_SECONDS", 3_600.0)  # however long the test takes
     app = make_app(access=make_users(USERS))
     one, *others = [Api(app, address=(f"10.0.0.{number}", 1)) for number in range(15)]
     with caplog.at_level(logging.INFO, "mongoq.audit"):
@@ -274,7 +274,7 @@ def test_failed_logins_are_logged_with_their_callers_and_limited(
 
 
 def test_the_limit_of_logins_ends() -> None:
-    from mongoq.web.attempts import Attempts
+    from mongoq.web.access import Attempts
 
     now = [0.0]
     attempts = Attempts(clock=lambda: now[0])

@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from tests.web.conftest import Api, bury, list_all
+from tests.web.conftest import Api, bury, list_all, open_page
 
 
 @pytest.fixture
@@ -51,6 +51,12 @@ def test_letters_are_dropped(api: Api, letters: mongoq.DeadQueue) -> None:
     assert api.post("/api/letters/drop", queue="orders", error="ValueError", dry_run=True).json()["number"] == 2
     assert api.post("/api/letters/drop", queue="orders", error="ValueError").json()["number"] == 2
     assert letters.size() == 4
+
+
+def test_the_page_shows_what_a_program_has_changed(each_api: Api, letters: mongoq.DeadQueue) -> None:
+    assert "no such city" in open_page(each_api, "/letters", queue="orders")
+    each_api.post("/api/letters/drop", queue="orders")
+    assert "There are none." in open_page(each_api, "/letters", queue="orders")
 
 
 def test_a_change_is_limited(open_app: Callable[..., Api], queue: mongoq.Queue[Any], letters: mongoq.DeadQueue) -> None:

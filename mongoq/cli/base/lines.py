@@ -9,15 +9,13 @@ from typing import Any
 from bson.errors import InvalidBSON
 
 from mongoq.cli.base.output import Output, progress
-from mongoq.errors import MongoqError
+from mongoq.errors import ArgumentInvalid, MongoqError
 from mongoq.model.encoding.extended_json import read_json
 
 CHUNK_BYTES = 1024 * 1024
 """Bytes that are read at a time, at most."""
 MAX_LINE_BYTES = 256 * 1024 * 1024
 """Bytes of one line, at most: the largest item takes about so many in canonical extended JSON."""
-BATCH = 1_000
-"""Lines that are sent at a time, at most."""
 PLACE = re.compile(r": line 1 column (\d+) \(char \d+\)$")
 """Place of an error in the message of Python's parser, which has been given one line."""
 Line = tuple[int, bytes]
@@ -88,9 +86,11 @@ class LineSender:
         dry_run: True to check the lines alone.
         has_begun: True once a batch may have been sent.
         verb: what happens to the lines, such as "pushed".
+        batch: lines that are sent at a time, at most.
     """
 
     verb: str
+    batch = 1_000
 
     def __init__(self, output: Output, *, dry_run: bool) -> None:
         self.output = output
@@ -98,11 +98,18 @@ class LineSender:
         self.has_begun = False
 
     def parse(self, text: bytes) -> Any:
-        """Return the item of a line; raises ``ValueError`` or ``InvalidBSON`` if it is none."""
+        """Return the value of a line."""
+        return read_line(text)
+
+    def check(self, item: Any) -> None:
+        """Raise ``ArgumentInvalid`` for a value that is no item."""
         raise NotImplementedError
 
     def send(self, items: list[Any], numbers: list[int]) -> None:
-        """Send items, whose lines have these numbers; check them in a dry run."""
+        """Send items, whose lines have these numbers; ``ArgumentInvalid`` if one of them cannot be sent, and none is.
+
+        In a dry run, they are only checked.
+        """
         raise NotImplementedError
 
     def state(self) -> str:
@@ -122,8 +129,8 @@ class LineSender:
         try:
             with progress(prints=prints) as show:
                 for lines in read_lines(stream):
-                    for start in range(0, len(lines), BATCH):
-                        self._send_lines(lines[start : start + BATCH])
+                    for start in range(0, len(lines), self.batch):
+                        self._send_lines(lines[start : start + self.batch])
                         show(lines[-1][0])
         except LineInvalid as invalid:
             raise LineInvalid(invalid.number, invalid.problem, self.state()) from None
@@ -143,7 +150,17 @@ class LineSender:
                 bad = LineInvalid(number, str(error))
                 break
             numbers.append(number)
-        if items:
-            self.send(items, numbers)
+        try:
+            if items:
+                self.send(items, numbers)
+        except ArgumentInvalid:
+            for place, item in enumerate(items):
+                try:
+                    self.check(item)
+                except ArgumentInvalid as invalid:
+                    if place:
+                        self.send(items[:place], numbers[:place])
+                    raise LineInvalid(numbers[place], str(invalid)) from None
+            raise
         if bad is not None:
             raise bad

@@ -11,7 +11,7 @@ import click
 from mongoq.cli.base.arguments import DURATION, MOMENT, examples, queue_argument
 from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import new_queue_text, with_broker
-from mongoq.cli.base.lines import LineSender, read_line
+from mongoq.cli.base.lines import LineSender
 from mongoq.cli.base.output import Output, discard_stdout, printable
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import PRIORITIES
@@ -125,6 +125,7 @@ class LinePusher(LineSender):
     """
 
     verb = "pushed"
+    batch = 10_000
 
     def __init__(self, handle: Queue[Any], options: dict[str, Any], output: Output, *, dry_run: bool) -> None:
         super().__init__(output, dry_run=dry_run)
@@ -132,11 +133,9 @@ class LinePusher(LineSender):
         self._handle = handle
         self._options = options
 
-    def parse(self, text: bytes) -> Any:
-        """Return the payload of a line, which can be stored."""
-        payload = read_line(text)
-        self._handle.check_push([payload])
-        return payload
+    def check(self, item: Any) -> None:
+        """Raise ``ArgumentInvalid`` for a payload that cannot be stored."""
+        self._handle.check_push([item])
 
     def state(self) -> str:
         """Return how many items were pushed."""
@@ -151,6 +150,7 @@ class LinePusher(LineSender):
         """Push the items of lines, and print their ids."""
         span = f"lines {numbers[0]:,} to {numbers[-1]:,}"
         if self.dry_run:
+            self._handle.check_push(items)
             self.pushed += len(items)
             return
         try:

@@ -229,12 +229,15 @@ class Importer(LineSender):
         self._handle = handle
 
     def parse(self, text: bytes) -> Any:
-        """Return the fields of an item, checked; its line may hold them in BSON."""
+        """Return the fields of an item; its line may hold them in BSON."""
         fields = read_line(text)
         if isinstance(fields, dict) and list(fields) == [BSON_NAME] and isinstance(fields[BSON_NAME], bytes):
             fields = ENCODING.decode_many([bytes(fields[BSON_NAME])])[0]
-        self._handle.check_import([fields])
         return fields
+
+    def check(self, item: Any) -> None:
+        """Raise ``ArgumentInvalid`` for a value that is no exported item."""
+        self._handle.check_import([item])
 
     def state(self) -> str:
         """Return how many items were imported."""

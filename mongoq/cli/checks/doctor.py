@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -42,6 +42,7 @@ from mongoq.sync import Broker
 
 MAX_AGE = "1h"
 """Time that the first due item of a queue may wait, by default."""
+SECOND = "%Y-%m-%d %H:%M:%S"
 SHOWN = 5
 """Queues or workers that a line names, at most."""
 UNATTENDED = timedelta(minutes=1)
@@ -164,17 +165,13 @@ def check_stored(problems: Sequence[str]) -> Finding:
 
 def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
     """Check that the workers that have not ended send heartbeats."""
-    gone = [worker for worker in workers if not worker.alive]
+    gone = [f"{worker.name} since {worker.seen:{SECOND}} UTC" for worker in workers if not worker.alive]
     live = len(workers) - len(gone)
-    if not gone:
-        return Finding("ok", f"{live} {'works' if live == 1 else 'work'}")
-    names = _list(f"{worker.name} since {worker.seen:%Y-%m-%d %H:%M:%S} UTC" for worker in gone)
-    return Finding(
-        "problem",
-        f"gone without an end are {names}",
-        "see why they died; their items come back when their leases end, and a live worker removes their records "
-        "after ten minutes",
+    advice = (
+        "see why they died; their items come back when their leases end, and a live worker removes their records after "
+        "ten minutes"
     )
+    return _judge(gone, "gone without an end are {}", advice, fine=f"{live} {'works' if live == 1 else 'work'}")
 
 
 def check_long_runs(workers: Sequence[WorkerRecord]) -> Finding:
@@ -185,94 +182,77 @@ def check_long_runs(workers: Sequence[WorkerRecord]) -> Finding:
         if worker.alive
         for queue, length in worker.overdue.items()
     ]
-    if not runs:
-        return Finding("ok", "no handler has run for longer than its max_time, by default five minutes")
+    fine = "no handler has run for longer than its max_time, by default five minutes"
     advice = "the log of the worker shows where it is; max_time=, with on_timeout=, gives such a run up"
-    return Finding("warning", _list(runs), advice)
+    return _judge(runs, "{}", advice, fine=fine, state="warning")
 
 
 def check_consumers(queues: Sequence[QueueInsight]) -> Finding:
     """Check that queues with due items have a worker; programs that call ``reserve`` are not seen."""
     dead = {queue.dead_queue for queue in queues}
     forgotten = [
-        queue
+        f"{queue.name} ({_age(queue)})"
         for queue in queues
-        if queue.consumers == 0
-        and not queue.paused
-        and queue.name not in dead
-        and queue.oldest_age is not None
-        and queue.oldest_age > UNATTENDED
+        if not (queue.consumers or queue.paused or queue.name in dead) and (queue.oldest_age or UNATTENDED) > UNATTENDED
     ]
-    if not forgotten:
-        return Finding("ok", "queues with due items have workers, or are not a minute behind")
-    names = _list(f"{queue.name} ({_age(queue)})" for queue in forgotten)
+    fine = "queues with due items have workers, or are not a minute behind"
     advice = "start a worker for them, such as mongoq worker app:worker"
-    return Finding("problem", f"no worker takes the due items of {names}", advice)
+    return _judge(forgotten, "no worker takes the due items of {}", advice, fine=fine)
 
 
 def check_paused(queues: Sequence[QueueInsight]) -> Finding:
     """Check that no items wait in paused queues: a pause is deliberate, but it may have been forgotten."""
     waiting = {queue.name: queue.ready + queue.scheduled + queue.expired for queue in queues if queue.paused}
-    names = _list(f"{name} ({amount(number)})" for name, number in waiting.items() if number.number)
-    if not names:
-        return Finding("ok", "no items wait in paused queues")
-    return Finding("warning", f"items wait in {names}", "mongoq resume QUEUE ends a pause")
+    names = [f"{name} ({amount(number)})" for name, number in waiting.items() if number.number]
+    advice, fine = "mongoq resume QUEUE ends a pause", "no items wait in paused queues"
+    return _judge(names, "items wait in {}", advice, fine=fine, state="warning")
 
 
 def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:
     """Check for how long the first due items wait; dead letters wait for people."""
     dead = {queue.dead_queue for queue in queues}
     aged = [queue for queue in queues if queue.oldest_age is not None and queue.name not in dead]
-    if not aged:
-        return Finding("ok", "no item is due")
     aged.sort(key=lambda queue: queue.oldest_age or timedelta(), reverse=True)
-    late = [queue for queue in aged if (queue.oldest_age or timedelta()) > max_age]
-    if not late:
-        return Finding("ok", f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}")
-    reasons = ["paused" if queue.paused else queue.limits.reason if queue.limits else None for queue in late]
-    whys = [f", {reason}" if reason else "" for reason in reasons]
-    names = _list(f"{queue.name} ({_age(queue)}{why})" for queue, why in zip(late, whys, strict=True))
-    return Finding("problem", f"due items wait in {names}", "see whether the workers fail, or are too few")
+    late = []
+    for queue in aged:
+        reason = "paused" if queue.paused else queue.limits.reason if queue.limits else None
+        if queue.oldest_age is not None and queue.oldest_age > max_age:
+            late.append(f"{queue.name} ({_age(queue)}{f', {reason}' if reason else ''})")
+    fine = f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}" if aged else "no item is due"
+    return _judge(late, "due items wait in {}", "see whether the workers fail, or are too few", fine=fine)
 
 
 def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:
     """Check that each sequence has its first item, and no more: others wait for ever, or run beside each other."""
-    names = _list(f"{name} ({amount(number, 'sequence')})" for name, number in stuck.items() if number.number)
-    if names:
-        advice = "another program may have deleted documents; mongoq repair-sequences QUEUE lets them go on in order"
-        return Finding("problem", f"sequences are blocked, or out of order, in {names}", advice)
-    if not stuck:
-        return Finding("ok", "no queue has any")
+    names = [f"{name} ({amount(number, 'sequence')})" for name, number in stuck.items() if number.number]
     is_all = all(number.exact for number in stuck.values())
-    return Finding("ok", "each is in order" if is_all else "the first 1,000 of each queue are in order")
+    fine = "each is in order" if is_all else "the first 1,000 of each queue are in order"
+    advice = "another program may have deleted documents; mongoq repair-sequences QUEUE lets them go on in order"
+    problem = "sequences are blocked, or out of order, in {}"
+    return _judge(names, problem, advice, fine=fine if stuck else "no queue has any")
 
 
 def check_held(held: Mapping[str, BoundedCount]) -> Finding:
     """Check that no dead letter holds a sequence: its other items wait until a person decides."""
     texts = [f"{amount(number, 'sequence')} of {name}" for name, number in held.items()]
-    if not texts:
-        return Finding("ok", "no dead letter holds any")
-    is_one = len(held) == 1 and next(iter(held.values())).number == 1
+    verb = "is" if [number.number for number in held.values()] == [1] else "are"
     advice = "replay or remove them: mongoq dead list QUEUE shows them, mongoq dead replay QUEUE sends them back"
-    return Finding("warning", f"{_list(texts)} {'is' if is_one else 'are'} held by dead letters", advice)
+    return _judge(texts, f"{{}} {verb} held by dead letters", advice, fine="no dead letter holds any", state="warning")
 
 
 def check_schedules(schedules: Sequence[ScheduleRecord]) -> Finding:
     """Check that schedules tick in time, can be read, and belong to running code."""
-    broken = [schedule for schedule in schedules if schedule.trouble is not None]
+    broken = [f"{schedule.name} ({schedule.trouble})" for schedule in schedules if schedule.trouble is not None]
+    late = [f"{each.name} ({timedelta(seconds=int(each.late.total_seconds()))})" for each in schedules if each.late]
+    unseen = [f"{schedule.name} since {schedule.seen:{SECOND}} UTC" for schedule in schedules if schedule.unseen]
     if broken:
-        names = _list(f"{schedule.name} ({schedule.trouble})" for schedule in broken)
-        return Finding("problem", f"unusable are {names}", "define them again, or mongoq schedules remove NAME")
-    late = [schedule for schedule in schedules if schedule.late]
+        return _judge(broken, "unusable are {}", "define them again, or mongoq schedules remove NAME")
     if late:
-        names = _list(f"{each.name} ({timedelta(seconds=int(each.late.total_seconds()))})" for each in late)
         advice = "start a worker, with the function of the schedule if one makes its payload, and the extra schedules"
-        return Finding("problem", f"no worker has made the ticks of {names}", advice)
-    unseen = [schedule for schedule in schedules if schedule.unseen]
-    if unseen:
-        names = _list(f"{schedule.name} since {schedule.seen:%Y-%m-%d %H:%M:%S} UTC" for schedule in unseen)
-        return Finding("warning", f"no running code has {names}", "mongoq schedules prune deletes them")
-    return Finding("ok", f"{len(schedules)} in time" if schedules else "there are none")
+        return _judge(late, "no worker has made the ticks of {}", advice)
+    fine = f"{len(schedules)} in time" if schedules else "there are none"
+    advice = "mongoq schedules prune deletes them"
+    return _judge(unseen, "no running code has {}", advice, fine=fine, state="warning")
 
 
 def _age(queue: QueueInsight) -> str:
@@ -280,7 +260,9 @@ def _age(queue: QueueInsight) -> str:
     return str(timedelta(seconds=int(age.total_seconds())))
 
 
-def _list(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return ", ".join(listed[:SHOWN]) + more
+def _judge(names: Sequence[str], sentence: str, advice: str, *, fine: str = "", state: str = "problem") -> Finding:
+    """Return a finding with the first of these names in its sentence; without any name, all is fine."""
+    if not names:
+        return Finding("ok", fine)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return Finding(state, sentence.format(", ".join(names[:SHOWN]) + more), advice)

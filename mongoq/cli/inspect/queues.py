@@ -133,7 +133,7 @@ def limits(queue: str, broker: Broker, output: Output) -> None:
 
     A worker with permits may run so many items at a time; one with none asks for some.
     """
-    [state] = broker.inspect().queues([queue])  # refuses a queue that no caller has used
+    [state] = broker.inspect().queues([queue], budget=1)  # refuses a queue that no caller has used
     found = broker.queue(queue).limits()
     if output.as_json:
         output.document({"queue": queue, **found.to_document()})

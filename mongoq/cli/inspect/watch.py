@@ -6,8 +6,8 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -49,15 +49,28 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
     The rate is the number of items that left the queue a minute, measured over the last minute. With --json, or if the
     output is no terminal, each time is one line of JSON.
     """
-
-    def read() -> list[QueueInsight]:
-        return broker.inspect(within=TIMEOUT_SECONDS).queues(names or None, budget=budget)
-
-    with _ending():
-        if output.as_json or not sys.stdout.isatty():
-            _print_snapshots(read, interval, output)
-        else:
-            _show_table(read, interval, output, empty=no_queues(broker))
+    rates, queues, problem = Rates(), list[QueueInsight](), ""
+    is_table = sys.stdout.isatty() and not output.as_json
+    screen = Live(console=output.console, auto_refresh=False, vertical_overflow="crop") if is_table else None
+    with _ending(), screen or nullcontext():
+        while True:
+            try:
+                queues, problem = broker.inspect(within=TIMEOUT_SECONDS).queues(names or None, budget=budget), ""
+                rates.add(queues)
+            except PyMongoError as error:
+                if getattr(error, "code", None) == UNAUTHORIZED_CODE:  # another try would not help
+                    raise
+                problem = describe_driver_error(error)
+            if screen is not None:
+                empty = no_queues(broker)
+                screen.update(_render(queues, rates, output.console, problem=problem, empty=empty), refresh=True)
+            elif problem:
+                output.note(f"mongoq: {problem}")
+            else:
+                at = max((queue.read_at for queue in queues), default=None)
+                documents = [queue.to_document() for queue in queues]
+                Output(as_json=True).document({"at": None if at is None else time_text(at), "queues": documents})
+            time.sleep(interval)
 
 
 @contextmanager
@@ -70,42 +83,6 @@ def _ending() -> Iterator[None]:
         return
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _print_snapshots(read: Callable[[], list[QueueInsight]], interval: float, output: Output) -> None:
-    as_json = Output(as_json=True)
-    while True:
-        try:
-            queues = read()
-        except PyMongoError as error:
-            output.note(f"mongoq: {_explain(error)}")
-        else:
-            at = max((queue.read_at for queue in queues), default=None)
-            as_json.document(
-                {"at": None if at is None else time_text(at), "queues": [queue.to_document() for queue in queues]}
-            )
-        time.sleep(interval)
-
-
-def _show_table(read: Callable[[], list[QueueInsight]], interval: float, output: Output, *, empty: str) -> None:
-    rates, queues, problem = Rates(), list[QueueInsight](), ""
-    with Live(console=output.console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            try:
-                queues, problem = read(), ""
-                rates.add(queues)
-            except PyMongoError as error:
-                problem = _explain(error)
-            shown = _render(queues, rates, output.console, problem=problem, empty=empty)
-            live.update(shown, refresh=True)
-            time.sleep(interval)
-
-
-def _explain(error: PyMongoError) -> str:
-    """Return an error in one line, or raise it further if another try would not help."""
-    if getattr(error, "code", None) == UNAUTHORIZED_CODE:
-        raise error
-    return describe_driver_error(error)
 
 
 def _render(

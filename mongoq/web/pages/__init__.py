@@ -1,5 +1,5 @@
 """Pages for people: the same reads and changes as the HTTP API, as HTML.
 
-Start reading in ``routes``, which has a function for each page; ``changes`` has the forms, ``render`` fills the
-templates. The pages work without the script; with it they renew themselves (``feed``).
+Start reading in ``routes``, the table of the pages; ``views`` has a function for each page, ``changes`` the forms that
+ask before a change, ``render`` fills the templates. The pages work without the script; with it they renew themselves.
 """

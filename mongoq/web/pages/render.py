@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,10 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mongoq import __version__
+from mongoq import BoundedCount, __version__
 from mongoq.model.encoding.extended_json import duration_text, json_text, time_text
-from mongoq.protocol.history.query import BoundedCount
-from mongoq.web.guard import grant_of
 from mongoq.web.problems import SAFE_METHODS, path_of
 
 RENEWAL_HEADER = "x-mongoq-renewal"
@@ -51,12 +49,12 @@ def show_duration(value: timedelta | None) -> str:
 
 def show_short(value: Any) -> str:
     """Return a value as one line of JSON, shortened."""
-    return _shorten(json_text(_prune(value, Room(SHORT_CHARACTERS))))
+    return _shorten(json_text(_prune(value, SHORT_CHARACTERS)))
 
 
 def show_long(value: Any) -> str:
     """Return a value as JSON in lines; the end of a very long one is left out."""
-    return _end(json_text(_prune(value, Room(LONG_CHARACTERS)), indent=2))
+    return _end(json_text(_prune(value, LONG_CHARACTERS), indent=2))
 
 
 def show_cell(value: Any) -> str:
@@ -73,6 +71,13 @@ def show_text(value: Any) -> str:
     return _end(value) if isinstance(value, str) else show_long(value)
 
 
+def show_time(at: Any) -> str:
+    """Return a time; empty for none."""
+    if at is None:
+        return ""
+    return time_text(at, "seconds") if isinstance(at, datetime) else show_cell(at)
+
+
 def show_sentence(value: str) -> str:
     """Return a sentence with codes in place of control characters: one in a name could turn the words after it."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in value)
@@ -86,42 +91,31 @@ def _end(text: str) -> str:
     return text if len(text) <= LONG_CHARACTERS else f"{text[:LONG_CHARACTERS]}… (the API has all of it)"
 
 
-@dataclass
-class Room:
-    """Characters that are left for a value.
-
-    Attributes:
-        left: number of characters; ``_prune`` lowers it.
-    """
-
-    left: int
-
-
-def _prune(value: Any, room: Room) -> Any:
-    """Return the beginning of a value whose JSON fills the room: 16 MiB of it in JSON would take seconds.
+def _prune(value: Any, room: int) -> Any:
+    """Return the beginning of a value whose JSON fills this room of characters: 16 MiB in JSON would take seconds.
 
     The JSON of a value without its end is longer than the room, so a reader never sees where it closes.
     """
-    if isinstance(value, Mapping):
-        fields: dict[str, Any] = {}
-        for name, part in value.items():
-            if room.left <= 0:
-                break
-            room.left -= len(name) + 4
-            fields[name[: LONG_CHARACTERS + 1]] = _prune(part, room)
-        return fields
-    if isinstance(value, list | tuple):
-        parts = []
-        for part in value:
-            if room.left <= 0:
-                break
-            parts.append(_prune(part, room))
-        return parts
-    allowed = max(room.left, 0) + 1
-    room.left -= len(value) if isinstance(value, str | bytes) else 1
-    if isinstance(value, str | bytes) and len(value) > allowed:
-        return Binary(value[:allowed], value.subtype) if isinstance(value, Binary) else value[:allowed]
-    return value
+
+    def prune(value: Any) -> Any:
+        nonlocal room
+        if isinstance(value, Mapping):
+            fields: dict[str, Any] = {}
+            for name, part in value.items():
+                if room <= 0:
+                    break
+                room -= len(name) + 4
+                fields[name[: LONG_CHARACTERS + 1]] = prune(part)
+            return fields
+        if isinstance(value, list | tuple):
+            return [prune(part) for part in takewhile(lambda _: room > 0, value)]
+        allowed = max(room, 0) + 1
+        room -= len(value) if isinstance(value, str | bytes) else 1
+        if isinstance(value, str | bytes) and len(value) > allowed:
+            return Binary(value[:allowed], value.subtype) if isinstance(value, Binary) else value[:allowed]
+        return value
+
+    return prune(value)
 
 
 def is_id(value: Any) -> bool:
@@ -143,62 +137,57 @@ def make_address(root: str, path: str, **parameters: Any) -> str:
     return f"{root}{path}" + (f"?{urlencode(used, errors='backslashreplace')}" if used else "")
 
 
-def make_environment() -> Environment:
-    """Return the environment of the templates: everything is escaped, and an unknown name is an error."""
-    environment = Environment(
-        loader=PackageLoader("mongoq.web.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters = {"count": show_count, "duration": show_duration, "short": show_short, "long": show_long}
-    filters |= {"rate": show_rate, "packed": json.dumps, "shell": shlex.quote, "cell": show_cell, "text": show_text}
-    environment.filters.update(
-        {**filters, "sentence": show_sentence, "time": lambda at: "" if at is None else _show_time(at)}
-    )
-    environment.tests.update({"id": is_id, "list": lambda value: isinstance(value, list)})
-    return environment
+ENVIRONMENT = Environment(
+    loader=PackageLoader("mongoq.web.pages"),
+    autoescape=True,  # values of users are text, never HTML
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.filters |= {
+    "cell": show_cell,
+    "count": show_count,
+    "duration": show_duration,
+    "long": show_long,
+    "packed": json.dumps,
+    "rate": show_rate,
+    "sentence": show_sentence,
+    "shell": shlex.quote,
+    "short": show_short,
+    "text": show_text,
+    "time": show_time,
+}
+ENVIRONMENT.tests |= {"id": is_id, "list": lambda value: isinstance(value, list)}
 
 
-def _show_time(at: Any) -> str:
-    return time_text(at, "seconds") if isinstance(at, datetime) else show_cell(at)
+def render(request: Request, name: str, status: int = 200, /, **values: Any) -> HTMLResponse:
+    """Return the page of a template."""
+    grant = request.scope.get("mongoq.grant")
+    common: Mapping[str, Any] = {
+        "link": partial(make_address, root_of(request)),
+        "may_act": grant is not None and grant.level == "act",
+        # The script of a page takes its content alone, and several readers share it.
+        "user": "" if grant is None or RENEWAL_HEADER in request.headers else grant.user,
+        "has_session": grant is not None and grant.has_session,
+        "path": path_of(request),
+        # The answer to a form has no address of its own: another page would come in its place.
+        "renews": request.method in SAFE_METHODS,
+        "version": __version__,
+    }
+    text = ENVIRONMENT.get_template(f"{name}.html").render({**common, **values})
+    # HTML has no NUL, and a lone surrogate has no UTF-8; another program may have stored both.
+    return HTMLResponse(text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace"), status)
 
 
-class Renderer:
-    """Fills templates for a request."""
-
-    def __init__(self) -> None:
-        self._environment = make_environment()
-
-    def page(self, request: Request, name: str, status: int = 200, /, **values: Any) -> HTMLResponse:
-        """Return the page of a template."""
-        grant = request.scope.get("mongoq.grant")
-        common: Mapping[str, Any] = {
-            "link": partial(make_address, root_of(request)),
-            "may_act": grant is not None and grant_of(request.scope).level == "act",
-            # The script of a page takes its content alone, and several readers share it.
-            "user": "" if grant is None or RENEWAL_HEADER in request.headers else grant.user,
-            "has_session": grant is not None and grant.has_session,
-            "path": path_of(request),
-            # The answer to a form has no address of its own: another page would come in its place.
-            "renews": request.method in SAFE_METHODS,
-            "version": __version__,
-        }
-        text = self._environment.get_template(f"{name}.html").render({**common, **values})
-        # HTML has no NUL, and a lone surrogate has no UTF-8; another program may have stored both.
-        return HTMLResponse(text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace"), status)
-
-    def message(
-        self,
-        request: Request,
-        title: str,
-        text: str,
-        status: int = 200,
-        *,
-        nearest: Sequence[str] = (),
-        is_temporary: bool = False,
-    ) -> HTMLResponse:
-        """Return a page that says something; ``nearest`` are queues that the reader may have meant."""
-        values = {"title": title, "text": text, "nearest": nearest, "is_temporary": is_temporary}
-        return self.page(request, "message", status, **values)
+def render_message(
+    request: Request,
+    title: str,
+    text: str,
+    status: int = 200,
+    *,
+    nearest: Sequence[str] = (),
+    is_temporary: bool = False,
+) -> HTMLResponse:
+    """Return a page that says something; ``nearest`` are queues that the reader may have meant."""
+    values = {"title": title, "text": text, "nearest": nearest, "is_temporary": is_temporary}
+    return render(request, "message", status, **values)

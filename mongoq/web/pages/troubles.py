@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Literal
 
+from mongoq import QueueInsight
 from mongoq.model.arguments import DEAD_SUFFIX
-from mongoq.protocol.insight import QueueInsight
 
 QueueKind = Literal["queue", "dead", "errors"]
 """Kind of a queue: one whose items are processed, a dead queue, or the error queue of a pipeline."""
@@ -27,7 +27,7 @@ def find_kind(queue: QueueInsight, *, dead: Collection[str], errors: Collection[
     return "dead" if queue.name in dead or queue.name.endswith(DEAD_SUFFIX) else "queue"
 
 
-def find_troubles(queue: QueueInsight, kind: QueueKind, *, is_failing: bool = False) -> list[str]:
+def find_troubles(queue: QueueInsight, kind: QueueKind, *, is_failing: bool) -> list[str]:
     """Return what is wrong with a queue, in a few words each, the worst first.
 
     Dead queues and error queues need no consumer, and their items may wait for ever; what is in an error queue has no
@@ -50,20 +50,18 @@ def find_troubles(queue: QueueInsight, kind: QueueKind, *, is_failing: bool = Fa
 
 
 def sort_by_trouble(
-    queues: Iterable[QueueInsight], *, errors: Collection[str] = (), is_failing: Callable[[str], bool] | None = None
+    queues: Collection[QueueInsight], *, errors: Collection[str], is_failing: Callable[[str], bool]
 ) -> list[tuple[QueueInsight, QueueKind, list[str]]]:
     """Return the queues with their kinds and troubles, the one to look at first at the beginning.
 
     The worst trouble of each decides; of two that wait for long, the one that has waited longer comes first, and of two
     others the one with more troubles. Dead queues come last: the queues that they belong to show their letters.
     """
-    listed = list(queues)
-    dead = {queue.dead_queue for queue in listed if queue.dead_queue is not None}
+    dead = {queue.dead_queue for queue in queues if queue.dead_queue is not None}
     judged = []
-    for queue in listed:
+    for queue in queues:
         kind = find_kind(queue, dead=dead, errors=errors)
-        fails = is_failing is not None and is_failing(queue.name)
-        judged.append((queue, kind, find_troubles(queue, kind, is_failing=fails)))
+        judged.append((queue, kind, find_troubles(queue, kind, is_failing=is_failing(queue.name))))
     return sorted(judged, key=lambda each: _rank(*each))
 
 

@@ -8,8 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
-from mongoq.errors import MongoqError
-
 STREAM_SECONDS = 5.0
 """Seconds after which a stream of events ends; the browser then asks for the next one.
 
@@ -86,9 +84,7 @@ class Feed:
         while True:
             try:
                 value = await self._read()
-            except (MongoqError, OSError, RuntimeError) as error:
-                value = repr(error)
-            except Exception as error:  # of the driver: the server is away
+            except Exception as error:  # mostly because the server is away
                 value = type(error).__name__
             if value != self._last and self._last is not None:
                 self._number += 1
