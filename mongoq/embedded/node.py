@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,12 @@ class Options:
 
     def arguments(self, directory: Directory) -> list[str]:
         """Return the command line, without the binary. It contains no password."""
+        parameters: dict[str, str | int] = {
+            "diagnosticDataCollectionEnabled": False,
+            "minSnapshotHistoryWindowInSeconds": self.history_window_seconds,
+            **self.parameters,
+        }
+        parameters = {n: str(value).lower() if isinstance(value, bool) else value for n, value in parameters.items()}
         return [
             *("--dbpath", str(directory.path)),
             *("--bind_ip", "127.0.0.1", "--port", str(self.port), "--nounixsocket"),
@@ -159,7 +166,7 @@ class Options:
             *(() if self.replica_set is None else ("--replSet", self.replica_set)),
             *(() if self.replica_set is None else ("--oplogSize", str(_OPLOG_MB))),
             *(() if self.auth is None else ("--keyFile", str(directory.key))),
-            *(word for name, value in self._parameters() for word in ("--setParameter", f"{name}={value}")),
+            *(word for name, value in parameters.items() for word in ("--setParameter", f"{name}={value}")),
         ]
 
     def uri(self, port: int) -> str:
@@ -178,16 +185,6 @@ class Options:
             credentials = ":".join(quote_plus(part) for part in self.auth) + "@"
             options.append("authSource=admin")
         return f"mongodb://{credentials}127.0.0.1:{port}/?{'&'.join(options)}"
-
-    def _parameters(self) -> list[tuple[str, str]]:
-        parameters: dict[str, str | int] = {
-            "diagnosticDataCollectionEnabled": False,
-            "minSnapshotHistoryWindowInSeconds": self.history_window_seconds,
-            **self.parameters,
-        }
-        return [
-            (name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in parameters.items()
-        ]
 
 
 _LISTENING = b'"id":23016,'  # "Waiting for connections", in every version since 4.4
@@ -213,7 +210,11 @@ class Log:
         # mongod may be writing the last line at this moment: an incomplete line is left for the next call.
         complete = new[: new.rfind(b"\n") + 1]
         self._offset += len(complete)
-        return next(filter(None, map(_port, complete.splitlines())), None)
+        for line in complete.splitlines():
+            if _LISTENING in line:
+                with suppress(ValueError, KeyError, TypeError):  # a line that only looks like the one with the port
+                    return int(json.loads(line)["attr"]["port"])
+        return None
 
     def tail(self) -> str:
         """Return the last relevant lines: fatal ones, errors, and lines that are no records; else the last ones."""
@@ -222,16 +223,6 @@ class Log:
             entries = [_entry(line) for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         telling = [text for severe, text in entries if severe] or [text for _, text in entries]
         return " | ".join(text[:_SHOWN_LINE_LENGTH] for text in telling[-_SHOWN_LINES:])
-
-
-def _port(line: bytes) -> int | None:
-    """Return the port in the line that reports it; ``None`` for a line that only looks like it."""
-    if _LISTENING not in line:
-        return None
-    try:
-        return int(json.loads(line)["attr"]["port"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _entry(line: str) -> tuple[bool, str]:
@@ -303,9 +294,12 @@ class Node:
             process = self._process = Process(
                 command, directory=self.path, log=self._directory.log, temporary=self._directory.temporary
             )
-            self.port = self._listening_port(process, deadline)
-            if self.port:
-                return
+            while process.failure is None and time.monotonic() < deadline:
+                port = self._log.port()
+                if port is not None and process.pid is not None:
+                    self.port = port
+                    return
+                process.listen(0.005)
             directory_in_use = is_directory_in_use(process.failure, self._log.tail())
             if self._directory.temporary or not directory_in_use or time.monotonic() >= patience:
                 raise EmbeddedServerUnavailable(in_use or self.last_words())
@@ -314,15 +308,6 @@ class Node:
             in_use = self.last_words()
             process.stop()
             time.sleep(0.1)
-
-    def _listening_port(self, process: Process, deadline: float) -> int:
-        """Return the port, as soon as mongod listens; 0 when it has ended or the deadline is over."""
-        while process.failure is None and time.monotonic() < deadline:
-            port = self._log.port()
-            if port is not None and process.pid is not None:
-                return port
-            process.listen(0.005)
-        return 0
 
     def last_words(self) -> str:
         """Return a sentence on why mongod is of no use, with the end of its log."""

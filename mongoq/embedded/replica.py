@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import pymongo
@@ -51,40 +49,39 @@ def prepare(port: int, options: Options, *, key: str | None, deadline: float) ->
 
 
 def _prepare(port: int, options: Options, *, key: str | None, deadline: float) -> None:
+    # The key gives access as ``__system``, independent of users and passwords.
+    administrator = ("__system", key, "local") if key is not None else ()
     if options.replica_set is not None:
-        with _administer(port, key) as client:
+        with _connect(port, *administrator) as client:
             _form(client, options.replica_set, f"127.0.0.1:{port}")
-    with _administer(port, key) as client:
-        _wait_until_writable(client, deadline)
-        if options.auth is not None:
-            _create_user(client, *options.auth)
-    if options.auth is not None:
-        _check_password(port, *options.auth)
+    with _connect(port, *administrator) as client:
+        while not client.admin.command("hello")["isWritablePrimary"]:
+            if time.monotonic() >= deadline:
+                raise EmbeddedServerUnavailable("mongod runs, but did not become primary in time; try again")
+            time.sleep(0.005)
+        if options.auth is None:
+            return
+        user, password = options.auth
+        try:
+            client.admin.command("createUser", user, pwd=password, roles=["root"])  # mongod keeps it out of its log
+        except OperationFailure as error:
+            if error.code != _USER_EXISTS:
+                raise
+    with _connect(port, user, password) as client:
+        try:
+            client.admin.command("ping")
+        except OperationFailure as error:
+            if error.code != _AUTHENTICATION_FAILED:
+                raise
+            raise EmbeddedServerUnavailable(
+                f"the data in this path knows the user {user!r} with another password; give that one in auth="
+            ) from error
 
 
-@contextmanager
-def _connect(
-    port: int, user: str | None = None, password: str | None = None, source: str = "admin"
-) -> Iterator[Client]:
+def _connect(port: int, user: str | None = None, password: str | None = None, source: str = "admin") -> Client:
     """Connect for one step: a client from before ``replSetInitiate`` would keep a stale view of the server."""
-    client: Client = MongoClient(
-        "127.0.0.1",
-        port,
-        directConnection=True,
-        serverSelectionTimeoutMS=5000,
-        username=user,
-        password=password,
-        authSource=source,
-    )
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def _administer(port: int, key: str | None) -> AbstractContextManager[Client]:
-    """Connect as an administrator: the key gives access as ``__system``, independent of users and passwords."""
-    return _connect(port) if key is None else _connect(port, "__system", key, "local")
+    options: dict[str, Any] = {"directConnection": True, "serverSelectionTimeoutMS": 5000}
+    return MongoClient("127.0.0.1", port, username=user, password=password, authSource=source, **options)
 
 
 def _form(client: Client, name: str, host: str) -> None:
@@ -107,31 +104,3 @@ def _form(client: Client, name: str, host: str) -> None:
         # Forced, because a member that does not find itself in the set has no primary to ask.
         config |= {"members": [{**member, "host": host}], "version": config["version"] + 1}
         client.admin.command("replSetReconfig", config, force=True)
-
-
-def _wait_until_writable(client: Client, deadline: float) -> None:
-    while not client.admin.command("hello")["isWritablePrimary"]:
-        if time.monotonic() >= deadline:
-            raise EmbeddedServerUnavailable("mongod runs, but did not become primary in time; try again")
-        time.sleep(0.005)
-
-
-def _create_user(client: Client, user: str, password: str) -> None:
-    """Make the user if it does not exist. mongod keeps passwords out of its log."""
-    try:
-        client.admin.command("createUser", user, pwd=password, roles=["root"])
-    except OperationFailure as error:
-        if error.code != _USER_EXISTS:
-            raise
-
-
-def _check_password(port: int, user: str, password: str) -> None:
-    with _connect(port, user, password) as client:
-        try:
-            client.admin.command("ping")
-        except OperationFailure as error:
-            if error.code != _AUTHENTICATION_FAILED:
-                raise
-            raise EmbeddedServerUnavailable(
-                f"the data in this path knows the user {user!r} with another password; give that one in auth="
-            ) from error

@@ -99,7 +99,14 @@ class EmbeddedServer(Local):
             EmbeddedServerUnavailable: there is no mongod, it cannot run here, another server has the path, or it did
                 not start in time. The message has the reason, and quotes the end of the log.
         """
-        self._check_owner()
+        if os.name != "posix":
+            raise EmbeddedServerUnavailable(
+                "the embedded server runs on Linux and macOS only; start a MongoDB and connect to its URI"
+            )
+        if self._node is not None and self._node.owner != os.getpid():
+            raise EmbeddedServerUnavailable(
+                f"this embedded server belongs to process {self._node.owner}; make another one in this one"
+            )
         with self._lock:
             if self.pid is None:
                 self.stop()
@@ -193,13 +200,3 @@ class EmbeddedServer(Local):
         if self._node is None:
             raise EmbeddedServerUnavailable("the embedded server is not running; call start() first")
         return self._node
-
-    def _check_owner(self) -> None:
-        if os.name != "posix":
-            raise EmbeddedServerUnavailable(
-                "the embedded server runs on Linux and macOS only; start a MongoDB and connect to its URI"
-            )
-        if self._node is not None and self._node.owner != os.getpid():
-            raise EmbeddedServerUnavailable(
-                f"this embedded server belongs to process {self._node.owner}; make another one in this one"
-            )

@@ -9,7 +9,6 @@ Arrow frames.
 from mongoq.pipeline.graph.comparison import Difference
 from mongoq.pipeline.graph.graph import Waiting
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.pipeline.run.progress import Progress, SourceProgress, StageProgress
-from mongoq.pipeline.run.run import AsyncRun, Run
+from mongoq.pipeline.run.run import AsyncRun, Progress, Run, SourceProgress, StageProgress
 
 __all__ = ["AsyncRun", "Difference", "Pipeline", "Progress", "Run", "SourceProgress", "StageProgress", "Waiting"]

@@ -12,15 +12,14 @@ from mongoq.aio import AsyncBroker
 from mongoq.connection import COLLECTION
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.arguments import Duration, duration
-from mongoq.pipeline.checks.graph import faults
+from mongoq.pipeline.checks import faults
 from mongoq.pipeline.declare import Declarations, H, Names
 from mongoq.pipeline.graph.comparison import Difference, differences
 from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Graph, Source, Trail, Waiting
 from mongoq.pipeline.graph.handlers import handler_name, names, quote_if_odd
 from mongoq.pipeline.recipe.recipe import graph_of
 from mongoq.pipeline.render import description, mermaid
-from mongoq.pipeline.run.progress import Progress, show_progress, show_progress_async
-from mongoq.pipeline.run.run import AsyncRun, Run, StartingAsync
+from mongoq.pipeline.run.run import AsyncRun, Progress, Run, StartingAsync, show_progress, show_progress_async
 from mongoq.sync import Broker
 from mongoq.worker.consumer import LogErrors
 from mongoq.worker.hooks import Hook, check_hook

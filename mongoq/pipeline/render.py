@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP
-from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
 
 LABEL_WIDTH = 11
@@ -17,14 +17,13 @@ LABEL_WIDTH = 11
 def description(graph: Graph) -> str:
     """Return the description of a pipeline as text."""
     graph = graph.in_words()
-    parts = [_lines(f"pipeline {quote_if_odd(graph.name)}", _whole(graph))]
-    parts += [_lines(f"source {quote_if_odd(source.name)}", _source(source)) for source in graph.sources]
-    parts += [_lines(f"stage {quote_if_odd(stage.name)}", _stage(graph, stage)) for stage in graph.stages]
-    return "\n\n".join(parts)
-
-
-def _lines(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    return "\n".join([title, *(f"  {name:<{LABEL_WIDTH}} {value}" for name, value in facts)])
+    parts = [("pipeline", graph.name, _whole(graph))]
+    parts += [("source", source.name, _source(source)) for source in graph.sources]
+    parts += [("stage", stage.name, _stage(graph, stage)) for stage in graph.stages]
+    return "\n\n".join(
+        "\n".join([f"{kind} {quote_if_odd(name)}", *(f"  {fact:<{LABEL_WIDTH}} {value}" for fact, value in facts)])
+        for kind, name, facts in parts
+    )
 
 
 def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -43,21 +42,32 @@ def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
 def _source(source: Source) -> Iterator[tuple[str, str]]:
     yield "gives", quote_if_odd(source.target)
     yield "handler", quote_if_odd(import_path(source.handler))
-    if source.every is not None:
-        yield "every", _brief(source.every)
-    if source.batch != DEFAULT_BATCH:
-        yield "batch", _brief(source.batch)
-    if source.lease != DEFAULT_LEASE_SECONDS:
-        yield "lease", _brief(source.lease)
+    defaults = {"every": None, "batch": DEFAULT_BATCH, "lease": DEFAULT_LEASE_SECONDS}
+    for name, default in defaults.items():
+        if (value := getattr(source, name)) != default:
+            yield name, _brief(value)
 
 
-def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:  # noqa: C901 - a list of facts
+def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:  # noqa: C901, PLR0912 - a list of facts
     yield "takes", _join_names(stage.sources) + (", shared" if stage.shared else "")
     yield "gives", _join_names(stage.targets) if stage.targets else "nothing: items end here"
-    if stage.join is not None:
-        yield from _join(stage.join)
-    if stage.frame is not None:
-        yield from _frame(stage.frame)
+    if (join := stage.join) is not None:
+        on = "the first of each" if join.on is None else f"on {quote_if_odd(join.on)}"
+        if isinstance(join.on, Mapping):
+            paths = (f"{quote_if_odd(path)} of {quote_if_odd(source)}" for source, path in join.on.items())
+            on = f"on {', '.join(paths)}"
+        yield "joins", on
+        if join.timeout is not None:
+            yield "timeout", f"{_brief(join.timeout)}, then {join.missing}; who is late: {join.late}"
+    if (frame := stage.frame) is not None:
+        yield "runs", "on Spark, on frames"
+        # Spark's name for the type of a row; a schema that is not a type is shown as it is.
+        named = getattr(frame.schema, "simpleString", None)
+        schema = named() if callable(named) else frame.schema
+        yield "schema", "the payload as JSON" if schema is None else _brief(schema)
+        yield "items", f"{_brief(frame.items)} a frame at most"
+        if frame.partitions is not None:
+            yield "partitions", _brief(frame.partitions)
     back = graph.find_loops(stage)
     if back:
         yield "loop", f"its items may come back to {_join_names(back)}"
@@ -76,34 +86,11 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:  # noqa: C9
     yield "delivery", quote_if_odd(stage.delivery)
     if stage.none != "error":
         yield "none", quote_if_odd(stage.none)
-    if stage.sequence is not None:
-        yield "sequence", _function_or_value(stage.sequence)
-    for option, value in stage.options.items():
-        yield option, _function_or_value(value) if option == "rate_key" else _brief(value)
-
-
-def _function_or_value(value: Any) -> str:
-    return f"by {quote_if_odd(import_path(value))}" if callable(value) else _brief(value)
-
-
-def _join(join: Join) -> Iterator[tuple[str, str]]:
-    on = join.on
-    if isinstance(on, Mapping):
-        on = ", ".join(f"{quote_if_odd(path)} of {quote_if_odd(source)}" for source, path in on.items())
-    yield "joins", "the first of each" if on is None else f"on {quote_if_odd(on) if on is join.on else on}"
-    if join.timeout is not None:
-        yield "timeout", f"{_brief(join.timeout)}, then {join.missing}; who is late: {join.late}"
-
-
-def _frame(frame: Frame) -> Iterator[tuple[str, str]]:
-    yield "runs", "on Spark, on frames"
-    # Spark's name for the type of a row; a schema that is not a type is shown as it is.
-    named = getattr(frame.schema, "simpleString", None)
-    schema = named() if callable(named) else frame.schema
-    yield "schema", "the payload as JSON" if schema is None else _brief(schema)
-    yield "items", f"{_brief(frame.items)} a frame at most"
-    if frame.partitions is not None:
-        yield "partitions", _brief(frame.partitions)
+    for name, value in {"sequence": stage.sequence, **stage.options}.items():
+        if name in ("sequence", "rate_key") and callable(value):
+            yield name, f"by {quote_if_odd(import_path(value))}"
+        elif name != "sequence" or value is not None:
+            yield name, _brief(value)
 
 
 def _join_names(names: Iterable[Any]) -> str:
@@ -111,17 +98,11 @@ def _join_names(names: Iterable[Any]) -> str:
 
 
 def _outcome(outcome: Outcome) -> str:
-    if isinstance(outcome, Drop):
-        return "drop"
     if not isinstance(outcome, Move):
-        return _brief(outcome)
-    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority", "expires")}
-    parameters = {name: value for name, value in options.items() if value is not None}
-    if outcome.headers is not KEEP:
-        parameters["headers"] = outcome.headers
-    return ", ".join(
-        [f"move to {quote_if_odd(outcome.to)}", *(f"{name} {_brief(value)}" for name, value in parameters.items())]
-    )
+        return "drop" if isinstance(outcome, Drop) else _brief(outcome)
+    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority", "expires", "headers")}
+    given = [f"{name} {_brief(value)}" for name, value in options.items() if value is not None and value is not KEEP]
+    return ", ".join([f"move to {quote_if_odd(outcome.to)}", *given])
 
 
 def _brief(value: Any) -> str:

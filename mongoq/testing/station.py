@@ -126,7 +126,9 @@ class VirtualStation:
         """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready."""
         claimed = self._claim_within(n or self.consumer.batch or 1)
         items = [item for item in claimed if self._is_accepted(item)]
-        screened = [*self._refused, *(self._make_screened(item) for item in claimed if item not in items)]
+        rest = self.consumer.item_filter and self.consumer.item_filter.rest
+        others = [Result(item, "screened", to=_target_of(rest)) for item in claimed if item not in items]
+        screened = [*self._refused, *others]
         if not items:
             return screened
         run = HandlerCall(items, time.monotonic())
@@ -192,10 +194,6 @@ class VirtualStation:
         screen = self.consumer.item_filter
         return screen is None or self._queue._run(is_kept, screen, item)
 
-    def _make_screened(self, item: Item[Any]) -> Result:
-        rest = self.consumer.item_filter and self.consumer.item_filter.rest
-        return Result(item, "screened", to=_target_of(rest))
-
     def _give_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]
         self._queue._run(apply_outcomes, back, self._server.resolve_target)
@@ -216,7 +214,7 @@ class VirtualStation:
             if refused is None and consumer.asynchronous:
                 returned = yield self._await_handler(run, payload)
             elif refused is None:
-                returned = self._call_handler(run, payload)
+                returned = run.context.call(consumer.handler, *self._make_arguments(run, payload, Job, self._queue))
             outcomes = refused or run.outcomes
             outcomes = outcomes or run.context.call(consumer.resolver.outcomes, consumer, items, returned)
         except RUN_FAILURES as error:
@@ -233,27 +231,21 @@ class VirtualStation:
             if not isinstance(outcome, Release)
         ]
 
-    def _call_handler(self, run: HandlerCall, payload: Any) -> Any:
-        if self.consumer.takes_job:
-            run.job = Job(self._queue, run.items, **self._job_options)
-        return run.context.call(self.consumer.handler, *self._arguments(run, payload))
-
     async def _await_handler(self, run: HandlerCall, payload: Any) -> Any:
-        if self.consumer.takes_job:  # the job's event belongs to the running loop
-            queue = self._server.async_queue(self._context)
-            run.job = AsyncJob(queue, run.items, **self._job_options)
-        return await run.context.step(self._invoke(self._arguments(run, payload)))
+        # The job is made here, because its event belongs to the running loop.
+        arguments = self._make_arguments(run, payload, AsyncJob, self._server.async_queue(self._context))
 
-    @property
-    def _job_options(self) -> dict[str, Any]:
-        worker = str(self._context.broker.identity)
-        return {"name": self.consumer.label, "gone": self.consumer.pops, "worker": worker}
+        async def call() -> Any:
+            return await self.consumer.handler(*arguments)
 
-    async def _invoke(self, arguments: tuple[Any, ...]) -> Any:
-        return await self.consumer.handler(*arguments)
+        return await run.context.step(call())
 
-    def _arguments(self, run: HandlerCall, payload: Any) -> tuple[Any, ...]:
-        return (payload,) if run.job is None else (payload, run.job)
+    def _make_arguments(self, run: HandlerCall, payload: Any, kind: type[Any], queue: Any) -> tuple[Any, ...]:
+        consumer, worker = self.consumer, str(self._context.broker.identity)
+        if not consumer.takes_job:
+            return (payload,)
+        run.job = kind(queue, run.items, name=consumer.label, gone=consumer.pops, worker=worker)
+        return payload, run.job
 
     # --- results ---------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ A run is a generator of steps, which the worker for plain tests and the one for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +16,65 @@ from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.consumers import machinery
 from mongoq.sync import Queue
-from mongoq.testing.server import PrivateLoop, VirtualServer, VirtualTime
+from mongoq.testing.server import VirtualServer, VirtualTime
 from mongoq.testing.station import NeverIdle, Result, Steps, VirtualStation
 from mongoq.worker import AsyncWorker, Worker
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.hooks import add_hooks
+from mongoq.worker.hooks import Hook, add_hooks
 
 if TYPE_CHECKING:
     from mongoq.testing.broker import AsyncVirtualBroker, VirtualBroker
 
 
-class VirtualWorker(VirtualTime, Worker):
+class _Adopting(VirtualTime):
+    """Base of the virtual workers: takes over consumers of production, for the queues of the same names here."""
+
+    _consumers: dict[str, Consumer]
+    _hooks: list[Hook]
+
+    def _take_over(self, production: Any, broker: Any) -> None:
+        self._server = server = broker._server
+        if isinstance(production, Pipeline):
+            production.check()
+            sources = [f"source {source.name!r}" for source in production.graph.sources]
+            if sources:
+                hint = "call the generator in the test, and push what it yields to a pipeline without"
+                problem = (
+                    f"pipeline {production.name!r} has {', '.join(sources)}, which needs a server with transactions"
+                )
+                raise ArgumentInvalid("production", f"{problem}; {hint}")
+            for consumer in machinery(production.graph, broker, coroutines=True)[0]:
+                # A second consumer of a queue has the key of queue and stage.
+                again = f" ({consumer.stage})" if consumer.name in self._consumers else ""
+                self._consumers[consumer.name + again] = consumer
+        elif isinstance(production, Worker | AsyncWorker):
+            for name, consumer in production._consumers.items():
+                self._consumers[name] = replace(consumer, queue=server.queue(consumer.queue._context))
+            self._hooks += production._hooks
+            for plan in production._schedules.values():
+                self._add_schedule(plan)
+        elif production is not None:
+            wanted = "a Worker, an AsyncWorker or a Pipeline"
+            raise ArgumentInvalid("production", f"{wanted}, not {type(production).__name__}")
+
+    def _hooked(self) -> dict[str, Consumer]:
+        """Return the consumers, with the context managers of ``around``."""
+        observer = self._server._driver.observer
+        hooks = () if observer is None else observer.find_hooks()
+        return {key: add_hooks(add_hooks(own, self._hooks), hooks) for key, own in self._consumers.items()}
+
+    def _add_schedule(self, plan: Any) -> None:
+        self._server.define_schedule(plan)
+        super()._add_schedule(plan)  # type: ignore[misc]  # a worker is the next class
+
+    def _handle(self, queue: Any, lease: Any, max_retries: Any, limits: Mapping[str, Any]) -> Any:
+        if isinstance(queue, Queue | AsyncQueue):
+            bind = self._server.async_queue if isinstance(self, AsyncWorker) else self._server.queue
+            queue = bind(queue._context)
+        return super()._handle(queue, lease, max_retries, limits)  # type: ignore[misc]
+
+
+class VirtualWorker(_Adopting, Worker):
     """A ``Worker`` that runs an item on request and returns its result; made by ``VirtualBroker.worker``.
 
     ``consumer`` registers handlers with the same options and checks as in production. Handlers may be plain functions
@@ -46,35 +94,22 @@ class VirtualWorker(VirtualTime, Worker):
 
     def __init__(self, broker: VirtualBroker, production: Worker | AsyncWorker | Pipeline | None = None) -> None:
         super().__init__(broker)
-        self._server = broker._server
-        if production is not None:
-            self._consumers.update(_adopt_consumers(production, self._server, broker))
-            self._hooks += [] if isinstance(production, Pipeline) else production._hooks
-            for plan in () if isinstance(production, Pipeline) else production._schedules.values():
-                self._add_schedule(plan)
-
-    def _hooked(self) -> dict[str, Consumer]:
-        """Return the consumers, with the context managers of ``around``."""
-        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
-        observer = self._server._driver.observer
-        hooks = () if observer is None else observer.find_hooks()
-        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
-
-    def _add_schedule(self, plan: Any) -> None:
-        self._server.define_schedule(plan)
-        super()._add_schedule(plan)
-
-    def _handle(
-        self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any, limits: Mapping[str, Any]
-    ) -> Queue[Any]:
-        if isinstance(queue, Queue | AsyncQueue):
-            queue = self._server.queue(queue._context)
-        return super()._handle(queue, lease, max_retries, limits)
+        self._take_over(production, broker)
 
     def _run_steps(self, steps: Steps) -> list[Result]:
         self._server.loop.check(self._consumers.values())
         self._server.schedules.tick()
-        return _drive(steps, self._server.loop)
+        try:
+            coroutine = next(steps)
+            while True:
+                try:
+                    reply = self._server.loop.run(coroutine)
+                except BaseException as error:
+                    coroutine = steps.throw(error)
+                else:
+                    coroutine = steps.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
 
     def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return its result; ``None`` when no item is ready.
@@ -118,7 +153,7 @@ class VirtualWorker(VirtualTime, Worker):
         return self._run_steps(_run_until_idle(limit, self._hooked(), self._server))
 
 
-class AsyncVirtualWorker(VirtualTime, AsyncWorker):
+class AsyncVirtualWorker(_Adopting, AsyncWorker):
     """``VirtualWorker`` for tests that run in an event loop; made by ``AsyncVirtualBroker.worker``.
 
     Coroutine functions run in the test's own loop, plain functions in the loop's thread.
@@ -126,30 +161,27 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
 
     def __init__(self, broker: AsyncVirtualBroker, production: Worker | AsyncWorker | Pipeline | None = None) -> None:
         super().__init__(broker)
-        self._server = broker._server
-        if production is not None:
-            self._consumers.update(_adopt_consumers(production, self._server, broker))
-            self._hooks += [] if isinstance(production, Pipeline) else production._hooks
-            for plan in () if isinstance(production, Pipeline) else production._schedules.values():
-                self._add_schedule(plan)
+        self._take_over(production, broker)
 
-    def _hooked(self) -> dict[str, Consumer]:
-        """Return the consumers, with the context managers of ``around``."""
-        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
-        observer = self._server._driver.observer
-        hooks = () if observer is None else observer.find_hooks()
-        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
-
-    def _add_schedule(self, plan: Any) -> None:
-        self._server.define_schedule(plan)
-        super()._add_schedule(plan)
-
-    def _handle(
-        self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any, limits: Mapping[str, Any]
-    ) -> AsyncQueue[Any]:
-        if isinstance(queue, Queue | AsyncQueue):
-            queue = self._server.async_queue(queue._context)
-        return super()._handle(queue, lease, max_retries, limits)
+    async def _run_steps(self, steps: Steps) -> list[Result]:
+        """Run all steps; a cancelled test releases its running items."""
+        self._server.schedules.tick()
+        try:
+            coroutine = next(steps)
+            while True:
+                try:
+                    reply = await coroutine
+                except BaseException as error:
+                    task = asyncio.current_task()
+                    # A handler may raise CancelledError by itself; that fails its run and does not end the test.
+                    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0:
+                        steps.close()
+                        raise
+                    coroutine = steps.throw(error)
+                else:
+                    coroutine = steps.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
 
     async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return its result, as ``VirtualWorker.run_one`` does.
@@ -157,8 +189,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        self._server.schedules.tick()
-        results = await _drive_async(_run_up_to(1, queue, self._hooked(), self._server))
+        results = await self._run_steps(_run_up_to(1, queue, self._hooked(), self._server))
         return results[0] if results else None
 
     async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -167,8 +198,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        self._server.schedules.tick()
-        return await _drive_async(_run_up_to(None, queue, self._hooked(), self._server))
+        return await self._run_steps(_run_up_to(None, queue, self._hooked(), self._server))
 
     async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
@@ -177,40 +207,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
-        self._server.schedules.tick()
-        return await _drive_async(_run_until_idle(limit, self._hooked(), self._server))
-
-
-def _adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:
-    """Return the consumers of a production worker or a pipeline, bound to the queues of the same names here."""
-    if isinstance(production, Pipeline):
-        production.check()
-        _check_sources(production)
-        return _key_by_queue(machinery(production.graph, broker, coroutines=True)[0])
-    if not isinstance(production, Worker | AsyncWorker):
-        raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
-    return {
-        name: replace(consumer, queue=server.queue(consumer.queue._context))
-        for name, consumer in production._consumers.items()
-    }
-
-
-def _check_sources(pipeline: Pipeline) -> None:
-    sources = [f"source {source.name!r}" for source in pipeline.graph.sources]
-    if sources:
-        hint = "call the generator in the test, and push what it yields to a pipeline without"
-        problem = f"pipeline {pipeline.name!r} has {', '.join(sources)}, which needs a server with transactions; {hint}"
-        raise ArgumentInvalid("production", problem)
-
-
-def _key_by_queue(own: Iterable[Consumer]) -> dict[str, Consumer]:
-    """Return consumers by queue; a second consumer of a queue has the key of queue and stage."""
-    consumers_by_key: dict[str, Consumer] = {}
-    for consumer in own:
-        consumers_by_key[
-            consumer.name if consumer.name not in consumers_by_key else f"{consumer.name} ({consumer.stage})"
-        ] = consumer
-    return consumers_by_key
+        return await self._run_steps(_run_until_idle(limit, self._hooked(), self._server))
 
 
 def _run_up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
@@ -239,43 +236,3 @@ def _run_until_idle(limit: Any, consumers: Mapping[str, Consumer], server: Virtu
         if runs == before:
             return results
         before = runs
-
-
-def _drive(steps: Steps, loop: PrivateLoop) -> list[Result]:
-    """Run all steps in a plain test."""
-    try:
-        coroutine = next(steps)
-        while True:
-            try:
-                reply = loop.run(coroutine)
-            except BaseException as error:
-                coroutine = steps.throw(error)
-            else:
-                coroutine = steps.send(reply)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-
-
-async def _drive_async(steps: Steps) -> list[Result]:
-    """Run all steps in a test that runs in an event loop; a cancelled test releases its running items."""
-    try:
-        coroutine = next(steps)
-        while True:
-            try:
-                reply = await coroutine
-            except BaseException as error:
-                # A handler may raise CancelledError by itself; that fails its run and does not end the test.
-                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                    steps.close()
-                    raise
-                coroutine = steps.throw(error)
-            else:
-                coroutine = steps.send(reply)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-
-
-def _is_cancelled() -> bool:
-    """Return whether the test is cancelled, and not only the handler by itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -166,17 +166,17 @@ def consumer(
     queue: Any,
     handler: Any,
     *,
-    concurrency: int,
-    prefetch: int | None,
-    lease: Duration | None,
-    retry: RetryPolicy | None,
-    success_on: type[BaseException] | Sequence[type[BaseException]],
-    max_time: Duration | None,
-    batch: int | None,
-    probe: bool,
     coroutines: bool,
-    on_timeout: OnTimeout = "log",
+    concurrency: int = 1,
+    prefetch: int | None = None,
     prefetch_bytes: int | None = PREFETCH_BYTES,
+    lease: Duration | None = None,
+    retry: RetryPolicy | None = None,
+    success_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    max_time: Duration | None = None,
+    on_timeout: OnTimeout = "log",
+    batch: int | None = None,
+    probe: bool = False,
     rate_key: Any = None,
 ) -> Consumer:
     """Check the options and return a consumer; ``coroutines`` allows coroutine functions as handlers."""
@@ -213,6 +213,10 @@ def consumer(
         rate_key=check_rate_key(rate_key),
         handler_name=_full_name(handler),
     )
+
+
+CONSUMER_OPTIONS = frozenset(consumer.__kwdefaults__ or {})
+"""Names of the options that ``consumer`` checks; the others of a stage or worker are settings of its queue."""
 
 
 async def any_handler(_: Any) -> None:

@@ -19,7 +19,7 @@ from mongoq.cli.base.output import Output
 from mongoq.cli.processes.target import has_coroutines
 from mongoq.errors import GraphInvalid, MongoqError
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.pipeline.run.progress import Progress
+from mongoq.pipeline.run.run import Progress
 
 COLUMNS = ("stage", "moved", "done", "dropped", "screened", "retried", "dead", "waiting", "scheduled", "reserved")
 """Numbers of a stage that are shown when a run has ended."""

@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-from bson import Decimal128, Int64, ObjectId
+from bson import Decimal128, ObjectId
 
-from mongoq.pipeline.frames.rows import ABSENT, NUMBER_TYPES, moment, plain_values
+from mongoq.pipeline.frames.rows import ABSENT, fits_double, kinds_of, moment, plain_values
 from mongoq.spark.types.json_text import json_shown
 
 KIND = pa.Table
@@ -23,8 +23,6 @@ TYPES: Mapping[frozenset[type], pa.DataType] = {
     frozenset(): pa.null(),
     frozenset({bool}): pa.bool_(),
     frozenset({int}): pa.int64(),
-    frozenset({Int64}): pa.int64(),
-    frozenset({int, Int64}): pa.int64(),
     frozenset({float}): pa.float64(),
     frozenset({str}): pa.string(),
     frozenset({bytes}): pa.binary(),
@@ -45,12 +43,11 @@ def make_frame(columns: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list
 
 def _as_one_type(values: list[Any]) -> Typed:
     """Return the common Arrow type of all values, and the values in it; values of several types become text."""
-    kinds = frozenset(map(type, values)) - {type(None)}
+    kinds = kinds_of(values)
     if kinds in TYPES:
         return TYPES[kinds], values
     there = [value for value in values if value is not None]
-    # A mix of int and float is a double only if no integer loses digits (above 2**53).
-    if kinds <= NUMBER_TYPES and all(type(value) is float or float(value) == value for value in there):
+    if kinds == {int, float} and fits_double(there):
         return pa.float64(), [None if value is None else float(value) for value in values]
     if kinds == {datetime} and all(value.tzinfo for value in there):
         return MOMENT, values

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +12,7 @@ from pydantic import TypeAdapter
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.encoding.typed import TypedValues
-from mongoq.pipeline.frames.rows import FrameRows, Results, check_columns, make_rows
+from mongoq.pipeline.frames.rows import FrameRows, check_columns
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import check_entries, check_result
@@ -43,20 +42,17 @@ def wrap_frame_handler(consumer: Consumer, stage: Stage) -> Consumer:
     if stage.format is None:
         return consumer
     kind = AsyncFrameHandler if consumer.asynchronous else FrameHandler
-    handler = kind(stage.handler, stage.format, targets=stage.targets, model=stage.model, takes_job=consumer.takes_job)
-    return replace(consumer, handler=handler, takes_job=True)
+    return replace(consumer, handler=kind(stage, takes_job=consumer.takes_job), takes_job=True)
 
 
 class _Frames:
     """Wrapper of a function on frames: makes the frame, maps the result to outcomes; picklable if the function is."""
 
-    def __init__(
-        self, function: Callable[..., Any], format: str, *, targets: Sequence[Any], model: Any, takes_job: bool
-    ) -> None:
-        self.function = function
-        self.format = format
-        self.targets = tuple(targets)
-        self.model = model
+    def __init__(self, stage: Stage, *, takes_job: bool) -> None:
+        self.function = stage.handler
+        self.format = stage.format
+        self.targets = stage.targets
+        self.model = stage.model
         self.takes_job = takes_job
 
     def __repr__(self) -> str:
@@ -68,32 +64,30 @@ class _Frames:
             # As they are stored: the model has validated them before and may have changed values.
             adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
             payloads = [TypedValues(adapter).to_stored(payload) for payload in payloads]
-        rows = make_rows(job.items, payloads, job)
-        frame, frame_values = frames_of(self.format).make_frame({**rows.envelope, **rows.fields})
-        return (frame, job) if self.takes_job else (frame,), partial(self._read_entries, rows, frame_values)
+        module, rows = frames_of(self.format), FrameRows(job.items, payloads, job)
+        frame, frame_values = module.make_frame({**rows.envelope, **rows.fields})
 
-    def _read_entries(self, rows: FrameRows, frame_values: Mapping[str, list[Any]], returned: Any) -> Sequence[Any]:
-        module = frames_of(self.format)
-        if returned is None or isinstance(returned, BaseException):
-            entries: Sequence[Any] = [returned] * len(rows.ids)
-        elif isinstance(returned, module.KIND):
-            try:
-                columns = module.columns(returned)
-            except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
-                raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
-            entries = Results(rows, frame_values, self.targets, module.NESTED, check_columns(columns)).entries()
-        else:
-            check_result(returned)
-            if not isinstance(returned, list | tuple):
-                hint = f"return a {FORMATS[self.format]}, a list with an entry for each row, or None"
-                raise OutcomeInvalid(f"a stage with format={self.format!r} got a {name_of(returned)}; {hint}")
-            entries = check_entries(rows.items, returned)
-        if not rows.refused:
-            return entries
-        # Items without a row stand at their positions in the batch, each with its own error.
-        rest = iter(entries)
-        places = range(len(entries) + len(rows.refused))
-        return [rows.refused[place] if place in rows.refused else next(rest) for place in places]
+        def read_entries(returned: Any) -> Sequence[Any]:
+            if returned is None or isinstance(returned, BaseException):
+                entries: Sequence[Any] = [returned] * len(rows.items)
+            elif isinstance(returned, module.KIND):
+                try:
+                    columns = module.columns(returned)
+                except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
+                    raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
+                columns = check_columns(columns)
+                entries = rows.read_outcomes(columns, frame_values, self.targets, nested=module.NESTED)
+            else:
+                check_result(returned)
+                if not isinstance(returned, list | tuple):
+                    hint = f"return a {FORMATS[self.format]}, a list with an entry for each row, or None"
+                    raise OutcomeInvalid(f"a stage with format={self.format!r} got a {name_of(returned)}; {hint}")
+                entries = check_entries(rows.items, returned)
+            # Items without a row stand at their positions in the batch, each with its own error.
+            rest, places = iter(entries), range(len(entries) + len(rows.refused))
+            return [rows.refused[place] if place in rows.refused else next(rest) for place in places]
+
+        return (frame, job) if self.takes_job else (frame,), read_entries
 
 
 class FrameHandler(_Frames):

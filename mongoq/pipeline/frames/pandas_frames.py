@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy
 import pandas
-from bson import Decimal128, Int64
+from bson import Decimal128
 
-from mongoq.pipeline.frames.rows import ABSENT, NONE_TYPE, NUMBER_TYPES, is_missing, moment, plain_values
+from mongoq.pipeline.frames.rows import ABSENT, fits_double, is_missing, kinds_of, moment, plain_values
 
 KIND = pandas.DataFrame
 NESTED = False
@@ -25,13 +25,11 @@ def make_frame(columns: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list
 
 def _array(values: list[Any]) -> Any:
     """Return values as an array of a nullable type, even if no value is missing, so that types do not vary by batch."""
-    kinds = frozenset(map(type, values)) - {NONE_TYPE}
+    kinds = kinds_of(values)
     # With numpy's own types, one missing value would turn integers into floats and booleans into objects.
     make = ARRAYS.get(kinds)
-    # A mix of int and float is a double only if no integer loses digits (above 2**53).
-    if make is None and kinds and kinds <= NUMBER_TYPES:
-        integers = [value for value in values if value is not None and type(value) is not float]
-        make = _floats if all(float(value) == value for value in integers) else None
+    if kinds == {int, float} and fits_double(values):
+        make = _floats
     if make is None or (kinds == MOMENTS and not all(value is None or value.tzinfo for value in values)):
         objects = [value.to_decimal() if type(value) is Decimal128 else value for value in values]
         return pandas.Series(objects, dtype=object)
@@ -49,7 +47,6 @@ def _make_masked(kind: Callable[..., Any], dtype: str, empty: Any) -> Callable[[
 
 
 _floats = _make_masked(pandas.arrays.FloatingArray, "float64", 0.0)
-_integers = _make_masked(pandas.arrays.IntegerArray, "int64", 0)
 
 
 def _moments(values: list[Any]) -> Any:
@@ -60,9 +57,7 @@ def _moments(values: list[Any]) -> Any:
 
 MOMENTS = frozenset({datetime})
 ARRAYS: Mapping[frozenset[type], Callable[[list[Any]], Any]] = {
-    frozenset({int}): _integers,
-    frozenset({Int64}): _integers,
-    frozenset({int, Int64}): _integers,
+    frozenset({int}): _make_masked(pandas.arrays.IntegerArray, "int64", 0),
     frozenset({float}): _floats,
     frozenset({bool}): _make_masked(pandas.arrays.BooleanArray, "bool", False),
     frozenset({str}): lambda values: pandas.array(values, dtype="string"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, DecimalException
 from importlib import import_module
@@ -31,6 +30,17 @@ NUMBER_TYPES = frozenset({int, float, Int64})
 PLAIN_TYPES = frozenset({str, int, float, bool, bytes, NONE_TYPE, datetime, Int64, ObjectId, Decimal128, UUID})
 """Types that BSON holds as they are; compared by identity, so subclasses are not included."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def kinds_of(values: list[Any]) -> frozenset[type]:
+    """Return the types of the values of a column; ``Int64`` counts as ``int``, and nulls have none."""
+    kinds = set(map(type, values)) - {NONE_TYPE}
+    return frozenset({int} | kinds - {Int64} if Int64 in kinds else kinds)
+
+
+def fits_double(values: list[Any]) -> bool:
+    """Return whether a column of int and float may be one of doubles: no integer loses digits (above 2**53)."""
+    return all(value is None or type(value) is float or float(value) == value for value in values)
 
 
 def is_document(payload: Any) -> bool:
@@ -132,14 +142,15 @@ def _restore_parts(value: Any, shown: Any, original: Any) -> Any:
 
 
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
+TO, RETRY, DEAD = "_to", "_retry", "_dead"
+KNOWN_COLUMNS = (ID, DELIVERY_HASH, ATTEMPTS, TO, RETRY, DEAD)
 PAYLOAD = "payload"
 """Column of payloads that are not documents."""
 Columns = Mapping[str, list[Any]]
 
 
-@dataclass(frozen=True, slots=True)
 class FrameRows:
-    """Rows of a batch.
+    """Rows of a batch. Beside documents, an item with another payload has no row, and it alone fails.
 
     Attributes:
         items: items that have a row.
@@ -149,43 +160,101 @@ class FrameRows:
         refused: errors of the items without a row, by their index in the batch.
     """
 
-    items: Sequence[Item[Any]]
-    payloads: Sequence[Any]
-    envelope: Columns
-    fields: Columns
-    refused: Mapping[int, Exception]
+    def __init__(self, items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> None:
+        self.refused: dict[int, Exception] = {}
+        # If one payload is a document, fields are columns, and other payloads of the batch have no place in the frame.
+        documents = [place for place, payload in enumerate(payloads) if is_document(payload)]
+        if not documents:
+            self.fields: Columns = {PAYLOAD: list(payloads)}
+        else:
+            hint = "let a stage before this one make documents of all, or add model="
+            for place in set(range(len(payloads))).difference(documents):
+                kind = type(payloads[place]).__name__
+                problem = f"of type {kind}, where its batch is of documents, whose fields are columns"
+                self.refused[place] = PayloadInvalid("payload", f"{problem}; {hint}")
+            items, payloads = [items[place] for place in documents], [payloads[place] for place in documents]
+            names = dict.fromkeys(field for payload in payloads for field in payload)
+            # A leading ``_`` of a field is doubled, because ``_`` columns belong to the item.
+            columns = {f"_{name}" if name.startswith("_") else name: name for name in names}
+            self.fields = {
+                column: [payload.get(name, ABSENT) for payload in payloads] for column, name in columns.items()
+            }
+        self.items = items
+        self.payloads = payloads
+        self.envelope: Columns = {
+            ID: _ids(items),
+            DELIVERY_HASH: [job.hash_of(item) for item in items],
+            ATTEMPTS: [item.attempts for item in items],
+        }
 
-    @property
-    def ids(self) -> list[str]:
-        """Ids of the rows' items, as the column ``_id`` shows them."""
-        return self.envelope[ID]
+    def read_outcomes(
+        self, returned: Columns, frame_values: Columns, targets: Sequence[Any], *, nested: bool
+    ) -> list[HandlerOutcome | MongoqError | None]:
+        """Return an outcome for each item that has a row, or the error of its rows.
 
+        Args:
+            returned: returned columns with their values.
+            frame_values: columns that the function was called with, with values as the frame returns them unchanged.
+            targets: queues that items may go to; empty for a sink.
+            nested: True if unchanged documents and lists come back as new objects.
 
-def make_rows(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> FrameRows:
-    """Return the rows of a batch. Beside documents, an item with another payload has no row, and it alone fails."""
-    # If one payload is a document, fields are columns, and other payloads of the batch have no place in the frame.
-    documents = [place for place, payload in enumerate(payloads) if is_document(payload)]
-    refused: dict[int, Exception] = {}
-    if not documents:
-        fields: Columns = {PAYLOAD: list(payloads)}
-    else:
-        hint = "let a stage before this one make documents of all, or add model="
-        for place in set(range(len(payloads))).difference(documents):
-            problem = (
-                f"of type {type(payloads[place]).__name__}, where its batch is of documents, whose fields are columns"
-            )
-            refused[place] = PayloadInvalid("payload", f"{problem}; {hint}")
-        items, payloads = [items[place] for place in documents], [payloads[place] for place in documents]
-        names = dict.fromkeys(field for payload in payloads for field in payload)
-        # A leading ``_`` of a field is doubled, because ``_`` columns belong to the item.
-        columns = {f"_{name}" if name.startswith("_") else name: name for name in names}
-        fields = {column: [payload.get(name, ABSENT) for payload in payloads] for column, name in columns.items()}
-    envelope = {
-        ID: _ids(items),
-        DELIVERY_HASH: [job.hash_of(item) for item in items],
-        ATTEMPTS: [item.attempts for item in items],
-    }
-    return FrameRows(items, payloads, envelope, fields, refused)
+        Raises:
+            OutcomeInvalid: a row has the id of no item of the batch, so the whole frame is ambiguous.
+        """
+        places_by_id = {id: place for place, id in enumerate(self.envelope[ID])}
+        try:
+            places = [places_by_id[id] for id in returned[ID]]
+        except (KeyError, TypeError):
+            # TypeError: an unhashable value in the column.
+            stray = next(id for id in returned[ID] if not isinstance(id, str) or id not in places_by_id)
+            raise OutcomeInvalid(
+                f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
+                "column as it was given"
+            ) from None
+        rows: list[list[int]] = [[] for _ in self.items]
+        for row, place in enumerate(places):
+            rows[place].append(row)
+        payloads: list[Any] = []
+        if targets:
+            values = {}
+            for name, column in returned.items():
+                if (field := field_of(name)) is not None:
+                    values[field] = column
+                    if name in self.fields:
+                        shown, originals = frame_values[name], self.fields[name]
+                        values[field] = [
+                            restore_value(value, shown[place], originals[place], nested=nested)
+                            for value, place in zip(column, places, strict=True)
+                        ]
+            payloads = self._make_payloads(values, places)
+        return [_make_outcome(own, returned, targets, payloads) for own in rows]
+
+    def _make_payloads(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
+        """Return the payload of each row; an empty list where no column belongs to payloads: items keep theirs."""
+        payloads: list[Any] = []
+        if set(values) == {PAYLOAD}:
+            for value, place in zip(values[PAYLOAD], places, strict=True):
+                original = self.payloads[place]
+                # A document if the item has this field, else the value itself.
+                if is_document(original) and PAYLOAD in original:
+                    payloads.append({PAYLOAD: value})
+                else:
+                    payloads.append({} if value is ABSENT else value)
+            return payloads
+        if not values:
+            return []
+        names, orders = list(values), dict[tuple[str, ...], list[int]]()
+        at = {name: position for position, name in enumerate(names)}
+        for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
+            original = self.payloads[place]
+            fields = tuple(original) if is_document(original) else ()
+            # First the item's fields in their order, then new fields in the order of the columns. Items of a batch
+            # mostly have the same fields: the order is computed once for each set of fields.
+            if fields not in orders:
+                own = [field for field in fields if field in at]
+                orders[fields] = [at[name] for name in dict.fromkeys([*own, *names])]
+            payloads.append({names[n]: row[n] for n in orders[fields] if row[n] is not ABSENT})
+        return payloads
 
 
 def _ids(items: Sequence[Item[Any]]) -> list[str]:
@@ -206,10 +275,6 @@ def field_of(column: str) -> str | None:
     if not column.startswith("_"):
         return column
     return column[1:] if column.startswith("__") else None
-
-
-TO, RETRY, DEAD = "_to", "_retry", "_dead"
-KNOWN_COLUMNS = (ID, DELIVERY_HASH, ATTEMPTS, TO, RETRY, DEAD)
 
 
 def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[Any]]:
@@ -235,128 +300,40 @@ def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[An
     return lists
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """Rows of a returned frame.
+def _make_outcome(  # noqa: C901 - a list of checks
+    rows: list[int], columns: Columns, targets: Sequence[Any], payloads: list[Any]
+) -> HandlerOutcome | MongoqError | None:
+    """Return the outcome of one item by its rows, or the error of these rows."""
 
-    Attributes:
-        source_rows: rows that the function was called with.
-        frame_values: columns that the function was called with, with values as the frame returns them unchanged.
-        targets: queues that items may go to; empty for a sink.
-        nested: True if unchanged documents and lists come back as new objects.
-        columns: returned columns with their values.
-    """
-
-    source_rows: FrameRows
-    frame_values: Mapping[str, list[Any]]
-    targets: Sequence[Any]
-    nested: bool
-    columns: Mapping[str, list[Any]]
-
-    def entries(self) -> list[HandlerOutcome | MongoqError | None]:
-        """Return an outcome for each item of the batch, or the error of its rows.
-
-        Raises:
-            OutcomeInvalid: a row has the id of no item of the batch, so the whole frame is ambiguous.
-        """
-        places_by_id = {id: place for place, id in enumerate(self.source_rows.ids)}
-        try:
-            places = [places_by_id[id] for id in self.columns[ID]]
-        except (KeyError, TypeError):
-            # TypeError: an unhashable value in the column.
-            stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in places_by_id)
-            raise OutcomeInvalid(
-                f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
-                "column as it was given"
-            ) from None
-        rows: list[list[int]] = [[] for _ in self.source_rows.ids]
-        for row, place in enumerate(places):
-            rows[place].append(row)
-        payloads = self._make_payloads(places) if self.targets else None
-        return [self._make_entry(each, payloads) for each in rows]
-
-    # --- one item --------------------------------------------------------------------------------
-
-    def _make_entry(self, rows: list[int], payloads: list[Any] | None) -> HandlerOutcome | MongoqError | None:
-        try:
-            for row in rows:
-                retry, dead = self._read_text(RETRY, row), self._read_text(DEAD, row)
-                if retry is None and dead is None:
-                    continue
-                if len(rows) > 1:
-                    raise OutcomeInvalid(f"a row says _retry or _dead, and its item has {len(rows)} rows; return one")
-                if retry is not None and dead is not None:
-                    raise OutcomeInvalid("a row says both _retry and _dead; leave one of them null")
-                return Dead(dead) if retry is None else Retry(error=retry)
-            moves = [self._make_move(row, payloads) for row in rows]
-        except MongoqError as invalid:
-            return invalid
-        if payloads is None:
-            return None
-        return Drop() if not moves else moves[0] if len(moves) == 1 else Fork(moves)
-
-    def _read_text(self, column: str, row: int) -> str | None:
-        value = self.columns[column][row] if column in self.columns else None
+    def text(column: str, row: int) -> str | None:
+        value = columns[column][row] if column in columns else None
         if value is None or isinstance(value, str):
             return value
         raise OutcomeInvalid(f"{column} is of type {type(value).__name__}; it is a text, or null")
 
-    def _make_move(self, row: int, payloads: list[Any] | None) -> Move | None:
-        to = self._read_text(TO, row)
-        if payloads is None:
-            if to is None:
-                return None
-            raise OutcomeInvalid(f"a row says _to={to!r:.150}, and items end here; leave it null, or declare to=")
-        if to is None:
-            if len(self.targets) > 1:
-                several = ", ".join(map(repr, self.targets))
+    moves = []
+    try:
+        for row in rows:
+            retry, dead = text(RETRY, row), text(DEAD, row)
+            if retry is None and dead is None:
+                continue
+            if len(rows) > 1:
+                raise OutcomeInvalid(f"a row says _retry or _dead, and its item has {len(rows)} rows; return one")
+            if retry is not None and dead is not None:
+                raise OutcomeInvalid("a row says both _retry and _dead; leave one of them null")
+            return Dead(dead) if retry is None else Retry(error=retry)
+        for row in rows:
+            to = text(TO, row)
+            if to is not None and not targets:
+                raise OutcomeInvalid(f"a row says _to={to!r:.150}, and items end here; leave it null, or declare to=")
+            if to is None and len(targets) > 1:
+                several = ", ".join(map(repr, targets))
                 raise OutcomeInvalid(f"a row has no _to, and there are several targets ({several}); name one of them")
-            to = self.targets[0]
-        return Move(to, payload=payloads[row]) if payloads else Move(to)
-
-    # --- payloads --------------------------------------------------------------------------------
-
-    def _make_payloads(self, places: list[int]) -> list[Any]:
-        """Return the payload of each row; an empty list where no column belongs to payloads: items keep theirs."""
-        names = {field: name for name in self.columns if (field := field_of(name)) is not None}
-        values = {field: self._restore_column(name, places) for field, name in names.items()}
-        if not values:
-            return []
-        if set(values) == {PAYLOAD}:
-            payloads = []
-            for value, place in zip(values[PAYLOAD], places, strict=True):
-                original = self.source_rows.payloads[place]
-                # A document if the item has this field, else the value itself.
-                if is_document(original) and PAYLOAD in original:
-                    payloads.append({PAYLOAD: value})
-                else:
-                    payloads.append({} if value is ABSENT else value)
-            return payloads
-        return self._make_documents(values, places)
-
-    def _restore_column(self, name: str, places: list[int]) -> list[Any]:
-        values = self.columns[name]
-        if name not in self.source_rows.fields:
-            return values
-        frame_values, originals = self.frame_values[name], self.source_rows.fields[name]
-        return [
-            restore_value(value, frame_values[place], originals[place], nested=self.nested)
-            for value, place in zip(values, places, strict=True)
-        ]
-
-    def _make_documents(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
-        """Return documents: first the item's fields in their order, then new fields in the order of the columns."""
-        names, orders = list(values), dict[tuple[str, ...], list[int]]()
-        at = {name: position for position, name in enumerate(names)}
-        documents = []
-        for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
-            original = self.source_rows.payloads[place]
-            fields = tuple(original) if is_document(original) else ()
-            # Items of a batch mostly have the same fields: the order is computed once for each set of fields.
-            if fields not in orders:
-                orders[fields] = [
-                    at[name] for name in dict.fromkeys([*(field for field in fields if field in at), *names])
-                ]
-            order = orders[fields]
-            documents.append({names[index]: row[index] for index in order if row[index] is not ABSENT})
-        return documents
+            if targets:
+                to = targets[0] if to is None else to
+                moves.append(Move(to, payload=payloads[row]) if payloads else Move(to))
+    except MongoqError as invalid:
+        return invalid
+    if not targets:
+        return None
+    return Drop() if not moves else moves[0] if len(moves) == 1 else Fork(moves)

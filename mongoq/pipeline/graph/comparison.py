@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,34 +44,35 @@ class Difference:
         return f"{what}: {self.field} was {self.before!r}, and is {self.after!r}"
 
 
+Subject = Literal["pipeline", "source", "stage", "queue"]
+
+
 def differences(graph: Graph, other: Graph) -> list[Difference]:
     """Return the differences of the other graph: first the pipeline's own, then sources, stages and queues."""
-    all_differences = [
-        Difference("pipeline", graph.name, "changed", field, *values)
-        for field in PIPELINE_FIELDS
-        if not _same(field, *(values := (getattr(graph, field), getattr(other, field))))
+    before, after = ({field: getattr(each, field) for field in PIPELINE_FIELDS} for each in (graph, other))
+    found = _changes("pipeline", graph.name, before, after)
+    of_parts: list[tuple[Subject, Sequence[Stage | Source], Sequence[Stage | Source]]] = [
+        ("source", graph.sources, other.sources),
+        ("stage", graph.stages, other.stages),
     ]
-    all_differences += _of_parts("source", graph.sources, other.sources)
-    all_differences += _of_parts("stage", graph.stages, other.stages)
-    ours, theirs = graph.in_words().queues, other.in_words().queues
-    all_differences += [Difference("queue", queue, "removed") for queue in ours if queue not in theirs]
-    return all_differences + [Difference("queue", queue, "added") for queue in theirs if queue not in ours]
+    for subject, own_parts, other_parts in of_parts:
+        ours, theirs = _by_name(own_parts), _by_name(other_parts)
+        for name, part in ours.items():
+            if name in theirs:
+                found += _changes(subject, part.name, _facts(part), _facts(theirs[name]))
+            else:
+                found.append(Difference(subject, part.name, "removed"))
+        found += [Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours]
+    queues, other_queues = graph.in_words().queues, other.in_words().queues
+    found += [Difference("queue", queue, "removed") for queue in queues if queue not in other_queues]
+    return found + [Difference("queue", queue, "added") for queue in other_queues if queue not in queues]
 
 
-def _of_parts(
-    subject: Literal["source", "stage"], one: Sequence[Stage | Source], other: Sequence[Stage | Source]
-) -> Iterator[Difference]:
-    ours, theirs = _by_name(one), _by_name(other)
-    for name, part in ours.items():
-        if name not in theirs:
-            yield Difference(subject, part.name, "removed")
-            continue
-        before, after = _facts(part), _facts(theirs[name])
-        for field in dict.fromkeys([*before, *after]):
-            values = before.get(field, DEFAULT), after.get(field, DEFAULT)
-            if not _same(field, *values):
-                yield Difference(subject, part.name, "changed", field, *values)
-    yield from (Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours)
+def _changes(subject: Subject, name: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    values = {field: (before.get(field, DEFAULT), after.get(field, DEFAULT)) for field in {**before, **after}}
+    return [
+        Difference(subject, name, "changed", field, *two) for field, two in values.items() if not _same(field, *two)
+    ]
 
 
 def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
@@ -95,12 +96,11 @@ def _facts(part: Stage | Source) -> dict[str, Any]:
     if callable(part.sequence):
         facts["sequence"] = import_path(part.sequence)
     options = dict(part.options)
-    if "success_on" in options:
-        success_on = options["success_on"]
-        errors = success_on if isinstance(success_on, list | tuple) else (success_on,)
-        options["success_on"] = tuple(map(import_path, errors))
-    if callable(options.get("rate_key")):
-        options["rate_key"] = import_path(options["rate_key"])
+    for option in ("success_on", "rate_key"):
+        if isinstance(value := options.get(option), list | tuple):
+            options[option] = tuple(map(import_path, value))
+        elif callable(value):
+            options[option] = import_path(value) if option == "rate_key" else (import_path(value),)
     return facts | options
 
 

@@ -323,15 +323,18 @@ class Graph:
 
     def of_strings(self) -> Graph:
         """Return the graph without queue names that are not strings."""
-        return self._convert_queues(lambda names: tuple(name for name in names if isinstance(name, str)))
+        return self._convert_queues(lambda name: name if isinstance(name, str) else None)
 
     def in_words(self) -> Graph:
         """Return the graph with queue names that are not strings replaced by their ``repr``."""
-        return self._convert_queues(lambda names: tuple(n if isinstance(n, str) else f"{n!r:.150}" for n in names))
+        return self._convert_queues(lambda name: name if isinstance(name, str) else f"{name!r:.150}")
 
-    def _convert_queues(self, convert: Callable[[tuple[Any, ...]], tuple[str, ...]]) -> Graph:
+    def _convert_queues(self, convert: Callable[[Any], str | None]) -> Graph:
         def one(name: Any) -> str | None:
-            return None if name is None else next(iter(convert((name,))), None)
+            return None if name is None else convert(name)
+
+        def each(names: Iterable[Any]) -> tuple[str, ...]:
+            return tuple(new for name in names if (new := convert(name)) is not None)
 
         def converted(stage: Stage) -> Stage:
             otherwise = stage.otherwise
@@ -340,8 +343,8 @@ class Graph:
                 otherwise = None if to is None else replace(otherwise, to=to)
             return replace(
                 stage,
-                sources=convert(stage.sources),
-                targets=convert(stage.targets),
+                sources=each(stage.sources),
+                targets=each(stage.targets),
                 otherwise=otherwise,
                 errors=one(self.errors_of(stage)),
             )
@@ -352,6 +355,6 @@ class Graph:
             sources=tuple(replace(source, target=target) for source, target in targets if target is not None),
             stages=tuple(map(converted, self.stages)),
             errors=one(self.errors),
-            inputs=None if self.inputs is None else convert(self.inputs),
-            outputs=convert(self.outputs),
+            inputs=None if self.inputs is None else each(self.inputs),
+            outputs=each(self.outputs),
         )

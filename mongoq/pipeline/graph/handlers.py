@@ -7,9 +7,15 @@ import re
 import types
 import typing
 from collections.abc import Collection, Iterable, MutableSequence, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Final, Union, get_args, get_origin
+from uuid import UUID
+
+from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
+from pydantic.fields import FieldInfo
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import one_line
@@ -97,6 +103,9 @@ def decorator_names(queues: Any, decorator: str) -> tuple[Any, ...]:
 
 
 UNKNOWN_ANNOTATION: Final = object()
+SCALARS: tuple[type, ...] = (str, bytes, int, float, bool, datetime, date, time, timedelta, Decimal, UUID)
+CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset)
+NUMBER_TYPES: tuple[type, ...] = (int, float, bool)
 LIST_TYPES = (list, Sequence, MutableSequence, Collection, Iterable)
 
 
@@ -151,3 +160,66 @@ def elements(annotation: Any) -> Any:
     if kind is Annotated:
         return elements(get_args(annotation)[0])
     return get_args(annotation)[0] if kind in LIST_TYPES else UNKNOWN_ANNOTATION
+
+
+def may_hold(kind: type, value_type: type) -> bool:
+    """Return whether a value of the class ``value_type`` may be an instance of ``kind``."""
+    # The type system allows an int for float, and a float for complex, although they are no subclasses.
+    if getattr(kind, "_is_protocol", False) or (value_type, kind) in ((int, float), (int, complex), (float, complex)):
+        return True
+    try:
+        return issubclass(value_type, kind) or issubclass(kind, value_type)
+    except TypeError:  # for example a TypedDict
+        return True
+
+
+def why_never(kind: type, model: Any) -> str | None:
+    """Return why no value of a class ever fits a model; ``None`` when one may fit, or when it is unknown."""
+    wanted = get_origin(model) or model
+    if not isinstance(wanted, type):
+        return None
+    # A pydantic model that is stored as its fields, without a serializer of its own.
+    is_stored_by_fields = is_plain(kind) and not kind.__pydantic_decorators__.model_serializers  # type: ignore[attr-defined]
+    if is_plain(wanted) and not issubclass(kind, wanted) and kind not in SCALARS:
+        return _lacking(kind, wanted) if is_stored_by_fields else None
+    document = kind is dict or is_stored_by_fields
+    never = (
+        (is_plain(wanted) and not issubclass(kind, wanted))
+        or (wanted in (str, bytes) and kind in NUMBER_TYPES)
+        or (wanted in SCALARS and document)
+        or (wanted in CONTAINERS and wanted is not dict and (document or kind in SCALARS))
+        or (wanted is dict and kind in SCALARS)
+    )
+    return f"{kind.__name__} is no {wanted.__name__}" if never else None
+
+
+def is_plain(model: Any) -> bool:
+    """Return whether a class is a pydantic model that accepts documents with its fields, and nothing else."""
+    if not isinstance(model, type) or not issubclass(model, BaseModel) or issubclass(model, RootModel):
+        return False
+    # A "before" or "wrap" validator, or a core schema of its own, may accept any input.
+    validators = model.__pydantic_decorators__.model_validators.values()
+    # BaseModel has this method itself; only an override changes the values that a class accepts.
+    own = any("__get_pydantic_core_schema__" in base.__dict__ for base in model.__mro__ if base is not BaseModel)
+    return not own and all(validator.info.mode == "after" for validator in validators)
+
+
+def _lacking(kind: Any, wanted: Any) -> str | None:
+    if kind.model_config.get("extra") == "allow":
+        return None
+    names = {name for field, info in kind.model_fields.items() for name in _aliases(field, info)}
+    # The reader may use any of its names for a field, and the writer may have written it by any of its names.
+    missing = [
+        field
+        for field, info in wanted.model_fields.items()
+        if info.is_required()
+        # Such a field may be read from several places, or from inside another field.
+        and not isinstance(info.validation_alias, AliasChoices | AliasPath)
+        and names.isdisjoint(_aliases(field, info))
+    ]
+    return f"{kind.__name__} lacks {', '.join(missing)} of {wanted.__name__}" if missing else None
+
+
+def _aliases(field: str, info: FieldInfo) -> set[str]:
+    aliases = (field, info.alias, info.validation_alias, info.serialization_alias)
+    return {name for name in aliases if isinstance(name, str)}

@@ -5,7 +5,7 @@ an engine of threads runs the stages in the executor's Python process until noth
 then returns its counts. The ``scheduler``, threads of the driver, starts task after task. A process that is killed
 leaves its items to their leases, as a worker does. ``run`` ties these together: start there.
 
-Stages on DataFrames are streaming queries (``frame_query``), whose batches are settled item by item. ``frame_batch``
-handles one batch: it calls the function, and finds the items that fail it. ``frame_settler`` reads the outcomes in the
-rows that the function returned, and settles the items.
+Stages on DataFrames are streaming queries, whose batches are settled item by item. ``frame_query`` runs one: for each
+batch it calls the function, and finds the items that fail it. ``frame_settler`` reads the outcomes in the rows that the
+function returned, and settles the items.
 """

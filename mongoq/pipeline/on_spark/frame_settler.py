@@ -15,7 +15,6 @@ from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
-from urllib.parse import quote
 
 import pyarrow as pa
 from bson import ObjectId
@@ -30,6 +29,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, ResolvedOutcome, Retry, name_ending
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
+from mongoq.pipeline.frames.rows import DEAD, DELIVERY_HASH, ID, RETRY, TO
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import make_consumer, make_resolver, make_stage_handle
@@ -44,17 +44,16 @@ from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown
 from mongoq.spark.write.column_roles import DURATION_TYPES
 from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
-from mongoq.worker.consumer import LogErrors
 from mongoq.worker.failure_log import hide_text, log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 
-ID, TO, DELAY, RETRY, DEAD = "_id", "_to", "_delay", "_retry", "_dead"
-HASH = "_delivery_hash"
+DELAY = "_delay"
 CONTROL = (ID, TO, DELAY, SEQUENCE, RETRY, DEAD)
-KNOWN_COLUMNS = frozenset({*CONTROL, HASH, CORRUPT, *ENVELOPE})
+KNOWN_COLUMNS = frozenset({*CONTROL, DELIVERY_HASH, CORRUPT, *ENVELOPE})
 TEXTS = (ID, TO, SEQUENCE, RETRY, DEAD)
 
-ROWS = "id string, kind string, text string, to string, delay double, payload binary, sequence string"
+OUTPUT = "to string, delay double, payload binary, sequence string"
+ROWS = f"id string, kind string, text string, {OUTPUT}"
 """Rows grouped by item. Kinds of rows that the function returned: ``row``, ``retry``, ``dead``, ``refused``. Each item
 has one more row with its own kind: ``item``, or ``misfit`` or ``spent``, which the function does not get.
 """
@@ -66,11 +65,21 @@ FATES = (
 ``misfit``, ``spent``; and ``fault`` or ``unblamed`` for items whose run has failed.
 """
 
-OUTPUT_FIELDS = [("to", pa.string()), ("delay", pa.float64()), ("payload", pa.binary()), ("sequence", pa.string())]
-OUTPUT = pa.struct(OUTPUT_FIELDS)
-OWN_FIELDS = [(name, pa.string()) for name in ("id", "kind", "text")]
-ROW_SCHEMA = pa.schema([*OWN_FIELDS, *OUTPUT_FIELDS])
-FATE_SCHEMA = pa.schema([*OWN_FIELDS, ("delay", pa.float64()), ("outputs", pa.list_(OUTPUT))])
+COUNTS = "ending string, number long, item string, text string"
+"""Counts that tasks return: number of items by ending. ``left``: items for later; ``lost``: items of other holders;
+``halted``: an item and its error, when it has failed for good and there is no error queue.
+"""
+ARROW_TYPES = {"string": pa.string(), "double": pa.float64(), "long": pa.int64(), "binary": pa.binary()}
+
+
+def _arrow_schema(columns: str) -> pa.Schema:
+    """Return Arrow's schema of plain columns, from their text for Spark."""
+    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in (each.split() for each in columns.split(", "))])
+
+
+ROW_SCHEMA, COUNT_SCHEMA = _arrow_schema(ROWS), _arrow_schema(COUNTS)
+OUTPUTS = pa.list_(pa.struct(list(_arrow_schema(OUTPUT))))
+FATE_SCHEMA = _arrow_schema("id string, kind string, text string, delay double").append(pa.field("outputs", OUTPUTS))
 RETURNED = ("row", "retry", "dead", "refused")
 MAX_BATCH_ITEMS = 1_000
 """Items in one record batch of outcomes."""
@@ -231,7 +240,7 @@ class Grouper:
             return failure.kind, failure.text, failure.delay, None
         if self._sink or not returned:
             return "left", None, None, None
-        return "moved", None, None, [{name: getattr(row, name) for name in OUTPUT.names} for row in returned]
+        return "moved", None, None, [row._asdict() for row in returned]
 
 
 def make_batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
@@ -246,13 +255,6 @@ logger = logging.getLogger("mongoq.spark")
 NAME_BYTES = 120
 """Bytes of a consumer's name, at most."""
 HASH_DIGITS = 16
-COUNTS = "ending string, number long, item string, text string"
-"""Counts that tasks return: number of items by ending. ``left``: items for later; ``lost``: items of other holders;
-``halted``: an item and its error, when it has failed for good and there is no error queue.
-"""
-COUNT_SCHEMA = pa.schema(
-    [("ending", pa.string()), ("number", pa.int64()), ("item", pa.string()), ("text", pa.string())]
-)
 MAX_ITEMS = 1_000
 """Items that are settled at a time."""
 MAX_BYTES = 16 * 1024 * 1024
@@ -275,20 +277,6 @@ def consumer_of(graph: Graph, stage: Stage, source: str) -> str:
     # The hash is of the parts, so that a slash in one of them does not make two stages equal.
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:HASH_DIGITS]
     return f"{name.encode()[: NAME_BYTES - HASH_DIGITS - 1].decode(errors='ignore')}~{digest}"
-
-
-def path_of(checkpoint: str | None, graph: Graph, stage: Stage, source: str) -> str:
-    """Return the folder of a frame stage at one of its queues, below the folder of the run.
-
-    Raises:
-        ArgumentInvalid: the run has no folder.
-    """
-    if checkpoint is None:
-        needed = (
-            f"stage {stage.name!r} takes frames, and needs a folder that Spark can write to, the same at each start"
-        )
-        raise ArgumentInvalid("checkpoint", needed)
-    return f"{checkpoint.rstrip('/')}/{quote(consumer_of(graph, stage, source), safe='')}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,21 +322,17 @@ class StageSettings:
         queue: handle of the queue with the stage's settings.
         consumer: consumer with the stage's options.
         resolver: outcome resolver of the stage.
-        targets: queues that items may go to.
     """
 
     def __init__(self, part: FramePart) -> None:
         self.broker = broker_at(part.place)
         graph, stage, handle = part.graph, part.stage, self.broker.queue(part.source)
-        own = make_stage_handle(graph, stage, handle)
-        self.queue, self.context = own, own._context
+        self._part = part
+        self.queue = own = make_stage_handle(graph, stage, handle)
+        self.context = own._context
         own._run(ensure_ready)
         self.consumer = make_consumer(stage, own, absent, coroutines=False, batch=MAX_ITEMS)
         self.resolver = make_resolver(graph, stage, handle, self.broker)
-        self.targets = stage.targets
-        self._sequence = stage.sequence
-        self._title = f"stage {stage.name!r}"
-        self._log_errors: LogErrors = graph.log_errors
 
     @property
     def most(self) -> int | None:
@@ -376,14 +360,14 @@ class StageSettings:
             case "moved":
                 moves = []
                 for output in fate["outputs"]:
-                    to = self.targets[0] if output["to"] is None else output["to"]
+                    to = self._part.stage.targets[0] if output["to"] is None else output["to"]
                     payload = KEEP if output["payload"] is None else Wrapped(bytes(output["payload"]))
                     moves.append(Move(to, payload=payload, delay=output["delay"], sequence=output["sequence"]))
                 return moves[0] if len(moves) == 1 else Fork(moves)
             case "spent":
                 return Retry()
             case "left":
-                return Drop() if self.targets else None
+                return Drop() if self._part.stage.targets else None
             case "retry":
                 return Retry(fate["delay"], error=text)
             case "dead":
@@ -411,7 +395,7 @@ class StageSettings:
         # Payloads are read where a trail keeps them, or an output has the old one, and it is asked for: the output is
         # one of several, or a function of its payload says in which sequence it goes.
         assert self.context.stage is not None
-        least = 1 if callable(self._sequence) else 2
+        least = 1 if callable(self._part.stage.sequence) else 2
         outputs = [fate["outputs"] for fate in fates if len(fate["outputs"] or ()) >= least]
         needed = self.context.stage.keeps or any(output["payload"] is None for own in outputs for output in own)
         unread: Mapping[str, int] = {} if needed else UNREAD
@@ -423,8 +407,8 @@ class StageSettings:
         halted = []
         for item, outcome in self._apply(outcomes, endings):
             if isinstance(outcome, Failed):
-                options: dict[str, Any] = {"counted": outcome.counted, "log_errors": self._log_errors}
-                log_failure(logger, self.context, item, outcome, self._title, **options)
+                title, log_errors = f"stage {self._part.stage.name!r}", self._part.graph.log_errors
+                log_failure(logger, self.context, item, outcome, title, counted=outcome.counted, log_errors=log_errors)
             endings[name_ending(outcome, spent=self.context.settings.is_spent(item.attempts))] += 1
             if isinstance(outcome, Failed) and outcome.halts:
                 halted.append((str(item.id), str(outcome.error)))
@@ -459,7 +443,7 @@ class StageSettings:
                 elif not isinstance(error, MongoqError) or isinstance(outcome, Failed):
                     raise error
                 else:  # as a worker does
-                    words = item.id, item.queue, hide_text(error, self._log_errors)
+                    words = item.id, item.queue, hide_text(error, self._part.graph.log_errors)
                     sentence = "the outcome of item %s of queue %r is impossible: %s"
                     logger.error(sentence, *words, extra=log_fields(item))
                     again.append((item, self.resolver.failure(self.consumer, item, error)))
@@ -488,28 +472,24 @@ class Settler:
         settling: StageSettings | None = None
         counts: list[tuple[Any, ...]] = []
         try:
-            for fates, items_left in self._split(batches):
-                counts += [("left", items_left, None, None)] if items_left else []
-                if not fates:
-                    continue
-                settling = settling or StageSettings(self._part)
-                endings, halted = settling.settle(self._token, fates, self._others)
-                counts += [(ending, number, None, None) for ending, number in endings.items()]
-                counts += [("halted", 1, id, text) for id, text in halted]
+            for batch in batches:
+                # As many rows at a time as fit into MAX_BYTES on average.
+                rows = max(1, min(MAX_ITEMS, MAX_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+                for start in range(0, batch.num_rows, rows):
+                    fates = batch.slice(start, rows).to_pylist()
+                    now = [fate for fate in fates if (fate["kind"] == "left") is self._left]
+                    if len(now) < len(fates) and not self._left:
+                        counts.append(("left", len(fates) - len(now), None, None))
+                    if not now:
+                        continue
+                    settling = settling or StageSettings(self._part)
+                    endings, halted = settling.settle(self._token, now, self._others)
+                    counts += [(ending, number, None, None) for ending, number in endings.items()]
+                    counts += [("halted", 1, id, text) for id, text in halted]
         finally:
             if settling is not None:
                 flush_observer(settling.broker)
         yield make_batch(counts, COUNT_SCHEMA)
-
-    def _split(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """Yield the outcomes to settle now, in parts of bounded size, and the number of outcomes for later."""
-        for batch in batches:
-            # As many rows as fit into MAX_BYTES on average.
-            rows = max(1, min(MAX_ITEMS, MAX_BYTES * batch.num_rows // max(batch.nbytes, 1)))
-            for start in range(0, batch.num_rows, rows):
-                fates = batch.slice(start, rows).to_pylist()
-                now = [fate for fate in fates if (fate["kind"] == "left") is self._left]
-                yield now, 0 if self._left else len(fates) - len(now)
 
 
 def make_named_error(kind: str, message: str) -> Exception:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from bson import ObjectId
 
@@ -19,9 +21,9 @@ from mongoq.connection import connect
 from mongoq.errors import ArgumentInvalid, BrokerClosed, GraphInvalid, StageStopped
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.on_spark.frame_query import FrameQueries, FrameQuery
-from mongoq.pipeline.on_spark.frame_settler import path_of
-from mongoq.pipeline.on_spark.scheduler import Monitor, Scheduler, TaskSlot, Trigger
+from mongoq.pipeline.on_spark.frame_query import FrameQuery
+from mongoq.pipeline.on_spark.frame_settler import consumer_of
+from mongoq.pipeline.on_spark.scheduler import Scheduler, TaskSlot
 from mongoq.pipeline.on_spark.serialization import SerializedGraph, pack_graph
 from mongoq.pipeline.on_spark.task import (
     ENDED,
@@ -34,15 +36,16 @@ from mongoq.pipeline.on_spark.task import (
     run_tasks,
 )
 from mongoq.pipeline.run.consumers import find_transactional, machinery
-from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
-from mongoq.pipeline.run.run import ThreadedRun
+from mongoq.pipeline.run.run import Counts, PartCounts, Progress, ThreadedRun, progress_of, sum_counts
 from mongoq.protocol.history.counters import QueueStats
 from mongoq.protocol_threads.coordination.document_lease import halt
 from mongoq.protocol_threads.coordination.heartbeats import workers_of
 from mongoq.protocol_threads.history.counters import stats
+from mongoq.protocol_threads.wait.wait import find_next_dues, is_drained
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
 from mongoq.spark.versions import require
+from mongoq.sync import Queue
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.engine import begin_work
@@ -58,8 +61,6 @@ TASK_SECONDS = 5.0
 """Seconds that a task on stages lasts, and so the age of its counts."""
 SERVER_SECONDS = 10.0
 """Seconds for one command to the server, and for tasks to end after the grace before they are cancelled."""
-ITEMS_RELEASED_TEXT = "its tasks have released the items that they had not settled"
-ITEMS_LEASED_TEXT = "some of its tasks have not reported their end: their items come back when their leases end"
 MAX_JOBS = 8
 """Jobs on stages at the same time, at most; their tasks are shared out among them."""
 MAX_TASKS = 10_000
@@ -95,12 +96,15 @@ class SparkRun(ThreadedRun):
         self._graph = graph
         self._spark = spark
         self._drain = available_now
-        every = None if trigger is None else duration(trigger, "trigger", zero=False)
-        self._trigger = Trigger(every)
+        self._every = None if trigger is None else duration(trigger, "trigger", zero=False).total_seconds()
         beat, seconds = duration(heartbeat, "heartbeat", zero=False), duration(grace, "grace").total_seconds()
-        number = _tasks(spark, tasks)
+        number = _count_tasks(spark, tasks)
         self._interrupted = False
         self._last: Progress | None = None
+        # Of the frame stages: counts, the stages that have stopped by themselves, and another error that ended a query.
+        self._frame_counts: Counts = {}
+        self._frame_stops: dict[str, StageStopped] = {}
+        self._frame_failure: BaseException | None = None
         with ExitStack() as undo:
             self._broker = broker = connect(place.uri, database=place.database, collection=place.collection)
             undo.callback(broker.close)
@@ -110,14 +114,15 @@ class SparkRun(ThreadedRun):
             broker._run(begin_work, consumers, find_transactional(graph))
             serialized = SerializedGraph.of(pack_graph(plain), spark)
             undo.callback(serialized.discard)
-            own: dict[str, Any] = {"grace": seconds, "heartbeat": beat, "log_errors": graph.log_errors}
-            self._order = order = TaskOrder(place, ObjectId(), serialized, parts, TASK_SECONDS, once=False, **own)
+            self._order = order = TaskOrder(
+                place, ObjectId(), serialized, parts, TASK_SECONDS, False, seconds, beat, graph.log_errors
+            )
             frame_stages = [stage for stage in graph.own_stages if stage.frame is not None]
             self._frames = [(stage, broker.queue(queue)) for stage in frame_stages for queue in stage.sources]
             self._stopping = threading.Event()
             identity = str(broker._context.identity)
             self._coordinator = Coordinator(broker._context.registry, identity, log_errors=graph.log_errors)
-            self._monitor = Monitor(broker, consumers, self._frames, self._coordinator, self._stopping)
+            self._consumers = consumers
             slots = self._make_slots(number, parts, sources)
             self._scheduler = Scheduler(f"mongoq-{graph.name}", order, slots, self._run_order, self._check)
             # Before any query starts: a missing module is one clear error here, and many failed tasks later.
@@ -125,8 +130,15 @@ class SparkRun(ThreadedRun):
                 self._check()
             except Exception as error:
                 raise ExecutorsUnready(graph.name, error) from error
-            self._frame_queries = FrameQueries(self._queries(place, checkpoint, every))
-            self._frame_queries.start()
+            self._queries = self._make_queries(place, checkpoint)
+            # All of them are started, or none.
+            undo.callback(self._end_queries, 0)
+            for query in self._queries:
+                try:
+                    query.start()
+                except BaseException as error:
+                    error.add_note(f"while the query of frame stage {query.stage!r} was started")
+                    raise
             undo.pop_all()
         self._begin(self._work)
 
@@ -151,12 +163,18 @@ class SparkRun(ThreadedRun):
         places = [tasks * place // number for place in range(number + 1)] if number else []
         return [*source_slots, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
 
-    def _queries(self, place: Location, checkpoint: Any, every: timedelta | None) -> Iterator[tuple[str, FrameQuery]]:
-        seconds = None if every is None else every.total_seconds()
+    def _make_queries(self, place: Location, checkpoint: Any) -> list[FrameQuery]:
+        queries = []
         for stage, queue in self._frames:
-            path = path_of(None if checkpoint is None else str(checkpoint), self._graph, stage, queue.name)
-            query = FrameQuery(self._spark, place, self._graph, stage, queue.name, checkpoint=path, every=seconds)
-            yield stage.name, query
+            if checkpoint is None:
+                needed = "and needs a folder that Spark can write to, the same at each start"
+                raise ArgumentInvalid("checkpoint", f"stage {stage.name!r} takes frames, {needed}")
+            # A folder of the stage at this queue, below the folder of the run.
+            name = quote(consumer_of(self._graph, stage, queue.name), safe="")
+            path = f"{str(checkpoint).rstrip('/')}/{name}"
+            options: dict[str, Any] = {"checkpoint": path, "every": self._every}
+            queries.append(FrameQuery(self._spark, place, self._graph, stage, queue.name, **options))
+        return queries
 
     def _run_order(self, order: TaskOrder, tasks: int) -> Sequence[Report]:
         title = f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}"
@@ -170,17 +188,13 @@ class SparkRun(ThreadedRun):
             try:
                 self._coordinate()
             finally:
-                self._scheduler.end()
-                self._ask_tasks_to_end()
-                self._frame_queries.end(self._order.grace)
-                self._wait_for_scheduler()
-                self._wait_for_tasks()
+                self._end_tasks()
             if self._broken is not None:
                 raise self._broken
             for stop in self._scheduler.stops.values():
                 cause = None if stop.cause is None else ExecutorError(stop.cause)
                 raise StageStopped(stop.stage, stop.queue, stop.item_id) from cause
-            for stopped in self._frame_queries.stops.values():
+            for stopped in self._frame_stops.values():
                 raise stopped
         finally:
             self._broker._context.stats = None  # the final figures must not come from the cache
@@ -193,45 +207,69 @@ class SparkRun(ThreadedRun):
             self._order.graph.discard()
             self._broker.close()
 
-    def _ask_tasks_to_end(self) -> None:
-        """Ask the running tasks to end, if there are any; tasks that do not read it end when their time is over."""
-        if self._scheduler.is_at_work:
-            try:
-                self._broker._run_within(SERVER_SECONDS, halt, self._order.run)
-            except Exception as error:
-                logger.warning("cannot ask the tasks of pipeline %r to end: %r", self._graph.name, error)
-
-    def _wait_for_scheduler(self) -> None:
-        """Wait for the running tasks, and cancel tasks that do not end."""
-        if self._scheduler.join(self._order.grace + SERVER_SECONDS):
-            return
-        sentence = (
-            "tasks of pipeline %r do not end; they are cancelled, and their items come back when their leases end"
-        )
-        logger.warning(sentence, self._graph.name)
-        try:
-            cancel(self._spark, self._order)
-        except Exception as error:
-            logger.warning("the tasks could not be cancelled: %r", error)
-        self._scheduler.join(SERVER_SECONDS)
-
-    def _wait_for_tasks(self) -> None:
-        """Wait for tasks that Spark does not report on any more, if it has ended: they release their items.
+    def _end_tasks(self) -> None:
+        """End the running tasks and queries, and wait for them; tasks that do not end are cancelled.
 
         Raises:
             ExecutorError: Spark ended during the run, or tasks do not report that they have ended.
         """
+        self._scheduler.end()
+        if self._scheduler.is_at_work:
+            try:
+                # Tasks that do not read it end when their time is over.
+                self._broker._run_within(SERVER_SECONDS, halt, self._order.run)
+            except Exception as error:
+                logger.warning("cannot ask the tasks of pipeline %r to end: %r", self._graph.name, error)
+        self._end_queries(self._order.grace)
+        if not self._scheduler.join(self._order.grace + SERVER_SECONDS):
+            cancelled = "they are cancelled, and their items come back when their leases end"
+            logger.warning("tasks of pipeline %r do not end; " + cancelled, self._graph.name)  # noqa: G003 - no value
+            try:
+                cancel(self._spark, self._order)
+            except Exception as error:
+                logger.warning("the tasks could not be cancelled: %r", error)
+            self._scheduler.join(SERVER_SECONDS)
+        # After Spark has ended, it does not report on tasks any more: they release their items.
         if not has_ended(self._spark):
             return
-        tasks_left = self._tasks_left()
         until = time.monotonic() + self._order.grace + SERVER_SECONDS
-        while tasks_left and time.monotonic() < until:
+        while (tasks_left := self._has_tasks()) and time.monotonic() < until:
             time.sleep(CHECK_SECONDS)
-            tasks_left = self._tasks_left()
-        if tasks_left or not self._interrupted:
-            raise ExecutorError(f"{ENDED}; {ITEMS_LEASED_TEXT if tasks_left else ITEMS_RELEASED_TEXT}")
+        if tasks_left:
+            hint = "some of its tasks have not reported their end: their items come back when their leases end"
+            raise ExecutorError(f"{ENDED}; {hint}")
+        if not self._interrupted:
+            raise ExecutorError(f"{ENDED}; its tasks have released the items that they had not settled")
 
-    def _tasks_left(self) -> bool:
+    def _end_queries(self, grace: float) -> None:
+        """Stop the queries in good order, each within ``grace`` seconds: the items that they hold are released."""
+        for query in self._queries:
+            try:
+                query.stop(grace)
+            except Exception as error:
+                logger.warning("the query of stage %r could not be stopped in good order: %r", query.stage, error)
+        self._look_at_queries()
+
+    def _look_at_queries(self) -> None:
+        """Update the counts of frame stages, and record the queries that have ended."""
+        counted: dict[str, Counter[str]] = {}
+        for query in self._queries:
+            counted[query.stage] = counted.get(query.stage, Counter()) + query.counts
+            error = query.find_failure()
+            if not isinstance(error, StageStopped):
+                self._frame_failure = self._frame_failure or error
+            elif query.stage not in self._frame_stops:
+                logger.error("stage %r has stopped by itself: %s", query.stage, error)
+                self._frame_stops[query.stage] = error
+        now = time.time()
+        for stage, endings in counted.items():
+            part = self._frame_counts.get(stage, PartCounts())
+            if endings != part.endings:
+                part = PartCounts(endings, first=part.first or now, last=now)
+            # Replaced and never changed, since other threads read the counts.
+            self._frame_counts = {**self._frame_counts, stage: replace(part, stopped=stage in self._frame_stops)}
+
+    def _has_tasks(self) -> bool:
         """Return whether tasks of the run are alive, or this is unknown."""
         try:
             return self._broker._run_within(SERVER_SECONDS, workers_of, self._order.run) > 0
@@ -240,34 +278,75 @@ class SparkRun(ThreadedRun):
             return True
 
     def _coordinate(self) -> None:
-        """Report to the scheduler whether there is work, until the end of the run."""
+        """Report to the scheduler whether there is work, until the end of the run.
+
+        With a trigger, the run works in rounds that begin ``every`` so often and last until nothing is ready.
+        """
         pause = CHECK_SECONDS
+        began = opens = time.monotonic()
+        has_round = False
         while not self._stopping.wait(pause):
             if has_ended(self._spark):
                 return
-            self._frame_queries.look()
+            self._look_at_queries()
             # All stages have stopped by themselves, or there are none, and no source goes on.
             idle = self._scheduler.sources_are_over and not self._scheduler.is_at_work
-            if idle and self._scheduler.stages_have_stopped and self._frame_queries.have_stopped:
+            frames_have_stopped = all(query.stage in self._frame_stops for query in self._queries)
+            if (idle and self._scheduler.stages_have_stopped and frames_have_stopped) or self._broken:
                 return
-            if self._broken:
-                return
-            stopped = self._scheduler.stops.keys() | self._frame_queries.stops.keys()
-            due = self._monitor.is_due(stopped)
-            self._scheduler.set_wanted(due and self._trigger.is_open())
+            stopped = self._scheduler.stops.keys() | self._frame_stops.keys()
+            due = self._is_due(stopped)
+            has_round = has_round or (due and time.monotonic() >= opens)
+            self._scheduler.set_wanted(due and has_round)
             if due or self._scheduler.is_at_work:
                 pause = CHECK_SECONDS
                 continue
             # Nothing to do: check less often, up to MAX_CHECK_SECONDS.
             pause = min(pause * 2, MAX_CHECK_SECONDS)
-            self._trigger.close()
-            if self._drain and self._scheduler.sources_are_over and self._monitor.is_empty(stopped):
+            if self._every is not None and has_round:
+                opens = began + ((time.monotonic() - began) // self._every + 1) * self._every
+                has_round = False
+            if self._drain and self._scheduler.sources_are_over and self._is_empty(stopped):
                 return
+
+    def _is_due(self, stopped: Collection[str]) -> bool:
+        """Return whether an item is ready for tasks, at a stage that has not stopped by itself."""
+        queues = list(dict.fromkeys(consumer.name for consumer in self._consumers if consumer.stage not in stopped))
+        if not queues:
+            return False
+        try:
+            whens = self._broker._run_within(SERVER_SECONDS, find_next_dues, queues)
+        except Exception as error:
+            return self._pause_after(error)
+        self._coordinator.report_recovery("count")
+        return any(when <= self._broker._context.clock.now() for when in whens.values())
+
+    def _is_empty(self, stopped: Collection[str]) -> bool:
+        """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
+        # Queues that have to be empty at the end, their leases, and True if scheduled items may stay.
+        watched: list[tuple[Queue[Any], timedelta, bool]] = [
+            (each.queue, each.lease_length, each.drains_with_scheduled)
+            for each in self._consumers
+            if each.stage not in stopped
+        ]
+        watched += [(queue, queue.settings.lease, False) for stage, queue in self._frames if stage.name not in stopped]
+        try:
+            return all(
+                queue._run_within(SERVER_SECONDS, is_drained, lease, keeps_scheduled=keeps_scheduled)
+                for queue, lease, keeps_scheduled in watched * 2
+            )
+        except Exception as error:
+            return self._pause_after(error)
+
+    def _pause_after(self, error: Exception) -> bool:
+        """Pause after an error of the server; returns False, because nothing is known."""
+        self._stopping.wait(self._coordinator.report_error("count", error) or 0)
+        return False
 
     @property
     def _broken(self) -> BaseException | None:
         """Error that the run cannot go on with."""
-        return self._scheduler.failure or self._frame_queries.failure or self._coordinator.failure
+        return self._scheduler.failure or self._frame_failure or self._coordinator.failure
 
     # --- calls from outside ----------------------------------------------------------------------
 
@@ -290,14 +369,14 @@ class SparkRun(ThreadedRun):
         """
         if self._last is None:
             try:
-                return self._make_progress(self._broker._run(stats), ended=False)
+                return self._make_progress(self._broker.stats(), ended=False)
             except BrokerClosed:  # the run has ended between the two lines
                 self.wait()
         assert self._last is not None
         return self._last
 
     def _make_progress(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-        counts = PipelineCounts.sum([self._scheduler.counts, self._frame_queries.counts])
+        counts = sum_counts([self._scheduler.counts, self._frame_counts])
         return progress_of(self._graph, counts, depths, ended=ended, interrupted=self._interrupted)
 
 
@@ -341,7 +420,7 @@ def _check_arguments(graph: Graph, spark: Any, checkpoint: Any, available_now: A
         raise ArgumentInvalid("trigger", "either this or available_now: a run that ends has no rounds")
 
 
-def _tasks(spark: Any, tasks: int | None) -> int:
+def _count_tasks(spark: Any, tasks: int | None) -> int:
     if tasks is not None:
         number = count(tasks, "tasks", least=1)
         if number > MAX_TASKS:

@@ -8,17 +8,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from mongoq.model.log_fields import log_fields
-from mongoq.pipeline.graph.graph import Stage
 from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder
-from mongoq.pipeline.run.progress import PipelineCounts, SourceCounts
-from mongoq.protocol_threads.wait.wait import find_next_dues, is_drained
+from mongoq.pipeline.run.run import Counts, PartCounts, sum_counts
 from mongoq.spark.errors import ExecutorError, in_short
-from mongoq.sync import Broker, Queue
-from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import Coordinator
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -31,32 +25,6 @@ MAX_FAILED_CHECKS = 6
 """Failed checks in a row, at most, of whether executors can work: after about 30 seconds the run ends."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds of rest after a failure: at first, and at most."""
-RunOrder = Callable[[TaskOrder, int], Sequence[Report]]
-"""Runs an order in a number of tasks, and returns their reports."""
-Check = Callable[[], None]
-"""Raises the error that keeps executors from working."""
-SERVER_SECONDS = 10.0
-"""Seconds for one check: a run that is asked to stop while the server is away waits no longer than this."""
-
-
-class Trigger:
-    """Decides when it is time to work: in rounds that begin ``every`` so often, or at any time."""
-
-    def __init__(self, every: timedelta | None) -> None:
-        self._every = None if every is None else every.total_seconds()
-        self._began = self._opens = time.monotonic()
-        self._is_under_way = False
-
-    def is_open(self) -> bool:
-        """Return whether to work now; this begins a round if one is due."""
-        self._is_under_way = self._is_under_way or time.monotonic() >= self._opens
-        return self._is_under_way
-
-    def close(self) -> None:
-        """Record that nothing is ready: a round under way has ended."""
-        if self._every is not None and self._is_under_way:
-            passed = (time.monotonic() - self._began) // self._every + 1
-            self._opens, self._is_under_way = self._began + passed * self._every, False
 
 
 class TaskSlot:
@@ -79,28 +47,28 @@ class TaskSlot:
         self._again = 0.0
         self._pause = 0.0
 
-    def order(self, order: TaskOrder, stopped: frozenset[str], *, wanted: bool) -> TaskOrder | None:
+    def order(self, order: TaskOrder, stopped: Collection[str], *, wanted: bool) -> TaskOrder | None:
         """Return the order of the next task; ``None`` while there is no work."""
-        parts, has_source = self.parts - stopped, self.source is not None
-        if self.has_stopped(stopped) or time.monotonic() < self._again or not (has_source or wanted):
+        is_source = self.source is not None
+        if self.has_stopped(stopped) or time.monotonic() < self._again or not (is_source or wanted):
             return None
-        return replace(order, parts=parts, once=has_source, seconds=SOURCE_SECONDS if has_source else order.seconds)
+        seconds = SOURCE_SECONDS if is_source else order.seconds
+        return replace(order, parts=self.parts.difference(stopped), once=is_source, seconds=seconds)
 
     def has_stopped(self, stopped: Collection[str]) -> bool:
         """Return whether no work is left when these stages and sources have stopped by themselves."""
         return self.source in stopped if self.source is not None else self.parts <= set(stopped)
 
-    def record(self, counts: PipelineCounts) -> None:
+    def record(self, counts: Counts) -> None:
         """Record the counts of a task: a source that has ended rests, and so does a slot that has settled nothing.
 
         Such a state may last, for example while a queue is paused or another process runs the source. So each rest is
         twice as long as the one before.
         """
-        source = counts.sources.get(self.source or "", SourceCounts())
-        if source.ended:
+        if counts.get(self.source or "", PartCounts()).ended:
             self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
             return
-        idle = not (source.pushed or any(stage.endings for stage in counts.stages.values()))
+        idle = not any(part.endings for part in counts.values())
         self._pause = min(max(self._pause * 2, IDLE_REST_SECONDS[0]), IDLE_REST_SECONDS[1]) if idle else 0.0
         self._again = time.monotonic() + self._pause
 
@@ -118,13 +86,23 @@ class TaskSlot:
 class Scheduler:
     """Starts tasks in its slots, and sums up their counts.
 
+    Args:
+        run_order: runs an order in a number of tasks, and returns their reports.
+        check: raises the error that keeps executors from working.
+
     Attributes:
         failure: error that ends the run: tasks have failed again and again; set by the threads.
         stops: stages and sources that have stopped by themselves, by name; set by the threads.
+        counts: counts of the tasks that have ended; never changed, but replaced.
     """
 
     def __init__(
-        self, title: str, order: TaskOrder, slots: Sequence[TaskSlot], run_order: RunOrder, check: Check
+        self,
+        title: str,
+        order: TaskOrder,
+        slots: Sequence[TaskSlot],
+        run_order: Callable[[TaskOrder, int], Sequence[Report]],
+        check: Callable[[], None],
     ) -> None:
         self.failure: BaseException | None = None
         self.stops: dict[str, Stop] = {}
@@ -132,7 +110,7 @@ class Scheduler:
         self._slots = slots
         self._run_order = run_order
         self._check = check
-        self._counts = PipelineCounts()
+        self.counts: Counts = {}
         self._changed = threading.Condition()
         self._ending = False
         self._wanted = self._working = 0
@@ -142,7 +120,7 @@ class Scheduler:
         ]
 
     def start(self) -> None:
-        """Start the threads; tasks on stages begin only after ``want``."""
+        """Start the threads; tasks on stages begin only after ``set_wanted``."""
         for thread in self._threads:
             thread.start()
 
@@ -169,11 +147,6 @@ class Scheduler:
     def stages_have_stopped(self) -> bool:
         """True when all stages have stopped by themselves."""
         return all(slot.has_stopped(self.stops) for slot in self._slots if slot.source is None)
-
-    @property
-    def counts(self) -> PipelineCounts:
-        """Counts of the tasks that have ended; never changed, but replaced."""
-        return self._counts
 
     def end(self) -> None:
         """Start no more tasks."""
@@ -205,7 +178,7 @@ class Scheduler:
         """Wait for the next order; ``None`` at the end."""
         with self._changed:
             while not (self._ending or self.failure or slot.is_over):
-                order = slot.order(self._order, frozenset(self.stops), wanted=place < self._wanted)
+                order = slot.order(self._order, self.stops, wanted=place < self._wanted)
                 if order is not None:
                     self._working += 1
                     return order
@@ -214,12 +187,10 @@ class Scheduler:
 
     def _record(self, slot: TaskSlot, reports: Sequence[Report]) -> None:
         with self._changed:
-            counts = PipelineCounts.sum(report.counts for report in reports)
-            own = counts
+            counts = own = sum_counts(report.counts for report in reports)
             if slot.comes_again:  # a source that is called again has not ended
-                sources = {name: replace(source, ended=False) for name, source in counts.sources.items()}
-                own = PipelineCounts(counts.stages, sources)
-            self._counts = PipelineCounts.sum([self._counts, own])
+                own = {name: replace(part, ended=False) for name, part in counts.items()}
+            self.counts = sum_counts([self.counts, own])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
                 cause = stop.cause if self._order.log_errors == "message" else "an error"
@@ -251,61 +222,3 @@ class Scheduler:
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()
-
-
-class Monitor:
-    """Checks the queues of a run. After an error of the server the answer is unknown, and the monitor pauses.
-
-    Args:
-        consumers: consumers of the stages that tasks work on.
-        frames: stages that run as streaming queries, each with one of its queues.
-        stopping: ends the pause.
-    """
-
-    def __init__(
-        self,
-        broker: Broker,
-        consumers: Sequence[Consumer],
-        frames: Sequence[tuple[Stage, Queue[Any]]],
-        coordinator: Coordinator,
-        stopping: threading.Event,
-    ) -> None:
-        self._broker = broker
-        self._consumers = consumers
-        self._frames = frames
-        self._coordinator = coordinator
-        self._stopping = stopping
-
-    def is_due(self, stopped: Collection[str]) -> bool:
-        """Return whether an item is ready for tasks, at a stage that has not stopped by itself."""
-        queues = list(dict.fromkeys(consumer.name for consumer in self._consumers if consumer.stage not in stopped))
-        if not queues:
-            return False
-        try:
-            whens = self._broker._run_within(SERVER_SECONDS, find_next_dues, queues)
-        except Exception as error:
-            return self._pause_after(error)
-        self._coordinator.report_recovery("count")
-        return any(when <= self._broker._context.clock.now() for when in whens.values())
-
-    def is_empty(self, stopped: Collection[str]) -> bool:
-        """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
-        # Queues that have to be empty at the end, their leases, and True if scheduled items may stay.
-        watched: list[tuple[Queue[Any], timedelta, bool]] = [
-            (each.queue, each.lease or each.queue.settings.lease, each.drains_with_scheduled)
-            for each in self._consumers
-            if each.stage not in stopped
-        ]
-        watched += [(queue, queue.settings.lease, False) for stage, queue in self._frames if stage.name not in stopped]
-        try:
-            return all(
-                queue._run_within(SERVER_SECONDS, is_drained, lease, keeps_scheduled=keeps_scheduled)
-                for queue, lease, keeps_scheduled in watched * 2
-            )
-        except Exception as error:
-            return self._pause_after(error)
-
-    def _pause_after(self, error: Exception) -> bool:
-        """Pause after an error of the server; returns False, because nothing is known."""
-        self._stopping.wait(self._coordinator.report_error("count", error) or 0)
-        return False

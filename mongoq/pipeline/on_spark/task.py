@@ -23,7 +23,7 @@ from mongoq.model.encoding.error_text import print_exception
 from mongoq.pipeline.frames.handler import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
 from mongoq.pipeline.run.consumers import machinery, make_engine
-from mongoq.pipeline.run.progress import PipelineCounts
+from mongoq.pipeline.run.run import Counts, count_parts
 from mongoq.protocol_threads.coordination.document_lease import is_halted
 from mongoq.protocol_threads.history.counters import flush
 from mongoq.spark.clients import broker_at, flush_observer
@@ -90,7 +90,7 @@ class Stop:
 class Report:
     """Result of a task; times are seconds since 1970 by the executor's clock."""
 
-    counts: PipelineCounts
+    counts: Counts
     stops: tuple[Stop, ...] = ()
 
 
@@ -114,7 +114,7 @@ def run_task(order: TaskOrder) -> Report:
     broker = broker_at(order.place)
     listener = _StopListener(broker, order.run)
     if listener.is_stopped():
-        return Report(PipelineCounts())
+        return Report({})
     graph = order.graph.unpack().only(sorted(order.parts))
     options: dict[str, Any] = {"heartbeat": order.heartbeat, "run": order.run, "grace": AS_LONG_AS_IT_TAKES}
     engine = make_engine(Engine, graph, broker, **options)
@@ -139,7 +139,7 @@ def run_task(order: TaskOrder) -> Report:
         for runner in engine.source_runners
         if runner.failure is not None
     ]
-    return Report(PipelineCounts.of(engine, ahead=time.time() - time.monotonic()), tuple(stops))
+    return Report(count_parts(engine, ahead=time.time() - time.monotonic()), tuple(stops))
 
 
 def _watch(engine: Engine, order: TaskOrder, listener: _StopListener, ended: threading.Event) -> None:
@@ -234,13 +234,17 @@ def run_tasks(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], o
             pass
         yield pa.RecordBatch.from_pydict({RESULT: [pickle.dumps(work(order))]})
 
-    context = getattr(spark, "_sc", None)
+    context: Any = getattr(spark, "_sc", None)
     if context is not None:  # a session of Spark Connect has none
         context.setJobDescription(title)
     # mapInArrow on a range: it works with Spark Connect as well, which has no RDDs.
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{RESULT} binary")
-    with _tag_jobs(spark, order):
+    (spark.addTag if context is None else context.addJobTag)(_tag(order))
+    try:
         return [pickle.loads(row[RESULT]) for row in frame.collect()]  # noqa: S301  # the data comes from our own tasks
+    finally:
+        if not has_ended(spark):
+            (spark.removeTag if context is None else context.removeJobTag)(_tag(order))
 
 
 def cancel(spark: SparkSession, order: TaskOrder) -> None:
@@ -249,19 +253,8 @@ def cancel(spark: SparkSession, order: TaskOrder) -> None:
     (spark.interruptTag if context is None else context.cancelJobsWithTag)(_tag(order))
 
 
-@contextmanager
-def _tag_jobs(spark: Any, order: TaskOrder) -> Iterator[None]:
-    """Tag the jobs that this thread starts inside the block as jobs of the run."""
-    context, tag = getattr(spark, "_sc", None), _tag(order)
-    (spark.addTag if context is None else context.addJobTag)(tag)
-    try:
-        yield
-    finally:
-        if not has_ended(spark):
-            (spark.removeTag if context is None else context.removeJobTag)(tag)
-
-
 def _tag(order: TaskOrder) -> str:
+    """Return the tag of all jobs of a run."""
     return f"mongoq-{order.run}"
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
-from mongoq.pipeline.checks.graph import faults
+from mongoq.pipeline.checks import faults
 from mongoq.pipeline.graph.graph import (
     DEFAULT_FRAME_BATCH,
     KEEP_SEQUENCE,
@@ -28,6 +29,7 @@ from mongoq.pipeline.graph.graph import (
 )
 from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 
+T = TypeVar("T")
 FILE_BYTES = 1024 * 1024
 MAX_VALUES = 20_000
 """Values of a recipe, at most; each is counted at every place where it occurs: a few YAML aliases make billions."""
@@ -46,57 +48,39 @@ class TooMuch(Exception):
     """The recipe is larger than its limits."""
 
 
-class _Size(NamedTuple):
-    """Size of a value.
-
-    Attributes:
-        values: number of values: itself, and all values inside.
-        levels: depth of nesting.
-        text: number of characters and bytes in them.
-    """
-
-    values: int = 1
-    levels: int = 1
-    text: int = 0
-
-
-def check_size(content: Any) -> None:
+def check_size(content: Any) -> None:  # noqa: C901 - a list of checks
     """Raise ``TooMuch`` if the content is larger than a recipe may be."""
-    size = _size(content, 1, {})
-    if size.values > MAX_VALUES:
+    # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
+    # time.
+    known: dict[int, tuple[int, int, int]] = {}
+
+    def measure(value: Any, level: int) -> tuple[int, int, int]:
+        """Return the number of values, itself and all inside, the depth of their nesting, and the length of texts."""
+        if level > NESTING_LIMIT:
+            raise TooMuch(TOO_DEEP)
+        if isinstance(value, int) and value.bit_length() > INTEGER_BITS:
+            raise TooMuch(f"an integer of more than {INTEGER_BITS:,} bits; write a smaller one")
+        if not isinstance(value, Mapping | list | tuple):
+            return 1, 1, len(value) if isinstance(value, str | bytes) else 0
+        if id(value) not in known:
+            keys = [key for key in value if isinstance(key, str)] if isinstance(value, Mapping) else []
+            parts = value.values() if isinstance(value, Mapping) else value
+            sizes = [(0, 0, sum(map(len, keys))), *(measure(part, level + 1) for part in parts)]
+            values, levels, texts = zip(*sizes, strict=True)
+            known[id(value)] = 1 + sum(values), 1 + max(levels), sum(texts)
+        return known[id(value)]
+
+    values, levels, text = measure(content, 1)
+    if values > MAX_VALUES:
         raise TooMuch(TOO_MANY)
-    if size.levels > NESTING_LIMIT:
+    if levels > NESTING_LIMIT:
         raise TooMuch(TOO_DEEP)
-    if size.text > MAX_TEXT_LENGTH:
+    if text > MAX_TEXT_LENGTH:
         raise TooMuch(f"more than {MAX_TEXT_LENGTH:,} characters, aliases counted as what they stand for; write less")
     for part in ("stages", "sources"):
         listed = content.get(part) if isinstance(content, Mapping) else None
         if isinstance(listed, list | tuple) and len(listed) > MAX_STAGES:
             raise TooMuch(f"{len(listed):,} {part}, and {MAX_STAGES:,} is the limit; make several pipelines of it")
-
-
-def _size(value: Any, level: int, sizes_by_id: dict[int, _Size]) -> _Size:
-    """Measure a value; a part that occurs at several places is measured once."""
-    if level > NESTING_LIMIT:
-        raise TooMuch(TOO_DEEP)
-    if isinstance(value, str | bytes):
-        return _Size(text=len(value))
-    if isinstance(value, int) and value.bit_length() > INTEGER_BITS:
-        raise TooMuch(f"an integer of more than {INTEGER_BITS:,} bits; write a smaller one")
-    if not isinstance(value, Mapping | list | tuple):
-        return _Size()
-    parts = value.values() if isinstance(value, Mapping) else value
-    # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
-    # time.
-    if id(value) not in sizes_by_id:
-        sizes = [_size(part, level + 1, sizes_by_id) for part in parts]
-        keys = sum(len(key) for key in value if isinstance(key, str)) if isinstance(value, Mapping) else 0
-        sizes_by_id[id(value)] = _Size(
-            1 + sum(size.values for size in sizes),
-            1 + max((size.levels for size in sizes), default=0),
-            keys + sum(size.text for size in sizes),
-        )
-    return sizes_by_id[id(value)]
 
 
 def recipe_content(recipe: Any) -> tuple[str, Any]:
@@ -160,23 +144,18 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return whole
 
 
+def _names_of_fields(kind: Any, *, without: Sequence[str] = ()) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind) if each.name not in without)
+
+
 PIPELINE = ("name", "errors", "inputs", "outputs", "trail", "log_errors", "sources", "stages")
-SOURCE = ("name", "to", "handler", "batch", "every", "lease")
-PLAIN_STAGE_KEYS = ("where", "delivery", "format", "none", "errors", "shared")
-"""Keys of a stage that it holds as they are."""
+SOURCE = ("name", "to", "handler", *_names_of_fields(Source, without=("name", "target", "handler")))
 STAGE = (
     *("name", "from", "to", "handler", "model", "join", "frame", "where", "otherwise", "delivery", "format", "none"),
     *("sequence", "errors", "shared", *STAGE_OPTIONS),
 )
-JOIN = ("on", "timeout", "missing", "late")
-FRAME_KEYS = ("schema", "items", "partitions")
 MOVE = ("to", "delay", "priority", "headers", "expires")
-POLICY = ("base", "cap", "jitter")
-POLICIES: dict[str, tuple[tuple[str, ...], type[RetryPolicy]]] = {
-    "fixed": (POLICY, Fixed),
-    "linear": (POLICY, Linear),
-    "exponential": ((*POLICY, "factor"), Exponential),
-}
+POLICIES: dict[str, type[RetryPolicy]] = {"fixed": Fixed, "linear": Linear, "exponential": Exponential}
 TYPES: dict[str, tuple[Any, str]] = {
     "handler": (str, "a valid string"),
     "sources": (list | tuple, "a valid list"),
@@ -222,17 +201,19 @@ class _Reading:
         whole = self._part(content, "recipe", PIPELINE, required=("name", "stages"), name="recipe", stages=[])
         if whole is None or (self.faults and not whole["stages"]):
             return None
-        sources = [self._source(entry, place) for place, entry in enumerate(whole.get("sources", ()))]
-        stages = [self._stage(entry, place) for place, entry in enumerate(whole["stages"])]
-        makers = tuple(source for source in sources if source is not None)
-        valid_stages = tuple(stage for stage in stages if stage is not None)
+        entries = whole.get("sources", ())
+        sources = [part for place, entry in enumerate(entries) if (part := self._source(entry, place)) is not None]
+        stages = [
+            stage for place, entry in enumerate(whole["stages"]) if (stage := self._stage(entry, place)) is not None
+        ]
         # Without a stage or source, the checks of the graph would report faults that are not there.
-        if len(valid_stages) < len(stages) or len(makers) < len(sources):
+        if len(stages) < len(whole["stages"]) or len(sources) < len(entries):
             return None
         inputs = None if whole.get("inputs") is None else names(whole["inputs"])
         outputs = names(whole.get("outputs", ()))
-        options = {key: whole[key] for key in ("trail", "log_errors") if key in whole}
-        return Graph(whole["name"], valid_stages, whole.get("errors"), inputs, outputs, sources=makers, **options)
+        options: dict[str, Any] = {key: whole[key] for key in ("trail", "log_errors") if key in whole}
+        options["sources"] = tuple(sources)
+        return Graph(whole["name"], tuple(stages), whole.get("errors"), inputs, outputs, **options)
 
     def _part(
         self, entry: Any, at: str, keys: Sequence[str], *, required: Sequence[str] = (), **stand_ins: Any
@@ -273,27 +254,40 @@ class _Reading:
         part = self._part(entry, at, STAGE, required=("handler",), handler=STAND_IN)
         if part is None:
             return None
-        handler = self._import(part["handler"], f"{at}: handler", _stand_in)
+        handler = self._import(part.pop("handler"), f"{at}: handler", _stand_in)
         default = at if handler is _stand_in else handler_name(handler)
+        name, sources, targets = part.pop("name", None), part.pop("from", ()), part.pop("to", None)
+        has_target = "to" in entry
+        readers: dict[str, Callable[[Any, str], Any]] = {
+            "model": self._model,
+            "join": self._join,
+            "frame": lambda value, at: self._make(Frame, value, at),
+            "otherwise": self._otherwise,
+            "sequence": lambda value, at: value if value == KEEP_SEQUENCE else self._import(value, at, None),
+            "retry": self._retry,
+            "success_on": lambda value, at: tuple(self._import(path, at, Exception) for path in names(value)),
+        }
+        for key, read in readers.items():
+            # ``null`` stands for the default; only ``success_on`` has another one.
+            if key in part and (part[key] is not None or key == "success_on"):
+                part[key] = read(part[key], f"{at}: {key}")
+        options = {option: part.pop(option) for option in STAGE_OPTIONS if option in part}
+        if part.get("format") is not None:
+            options.setdefault("batch", DEFAULT_FRAME_BATCH)
         return Stage(
-            name=default if part.get("name") is None else part["name"],
-            sources=names(part.get("from", ())),
-            targets=names(part["to"]) or (part["to"],) if "to" in part else (),
+            name=default if name is None else name,
+            sources=names(sources),
+            targets=names(targets) or (targets,) if has_target else (),
             handler=handler,
-            model=self._model(part.get("model"), f"{at}: model"),
-            join=self._join(part.get("join"), f"{at}: join"),
-            frame=self._frame(part.get("frame"), f"{at}: frame"),
-            otherwise=self._otherwise(part.get("otherwise"), f"{at}: otherwise"),
-            sequence=self._sequence(part.get("sequence"), f"{at}: sequence"),
-            options=self._options(part, at),
-            **{key: part[key] for key in PLAIN_STAGE_KEYS if key in part},
+            options=options,
+            **part,
         )
 
     def _model(self, name: Any, at: str) -> Any:
         if isinstance(name, list):
-            return [self._model(part, f"{at}[{place}]") for place, part in enumerate(name)]
-        if name is None or isinstance(name, str):
-            return None if name is None else self._import(name, at, None)
+            return [None if part is None else self._model(part, f"{at}[{place}]") for place, part in enumerate(name)]
+        if isinstance(name, str):
+            return self._import(name, at, None)
         self.faults.append(f"{at}: where it is imported from, such as 'app.models:Flight', not {name!r:.60}")
         return None
 
@@ -301,15 +295,11 @@ class _Reading:
         # YAML 1.1 reads on without quotes as True.
         if isinstance(entry, Mapping) and True in entry and "on" not in entry:
             entry = {"on" if key is True else key: value for key, value in entry.items()}
-        part = None if entry is None else self._part(entry, at, JOIN, required=("on",), on=None)
-        return None if part is None else Join(**part)
+        return self._make(Join, entry, at, required=("on",), on=None)
 
-    def _frame(self, entry: Any, at: str) -> Frame | None:
-        part = None if entry is None else self._part(entry, at, FRAME_KEYS)
-        return None if part is None else Frame(**part)
-
-    def _sequence(self, entry: Any, at: str) -> Any:
-        return entry if entry is None or entry == KEEP_SEQUENCE else self._import(entry, at, None)
+    def _make(self, kind: type[T], entry: Any, at: str, *, required: Sequence[str] = (), **stand_ins: Any) -> T | None:
+        part = self._part(entry, at, _names_of_fields(kind), required=required, **stand_ins)
+        return None if part is None else kind(**part)
 
     def _import(self, path: Any, at: str, stand_in: Any) -> Any:
         try:
@@ -318,38 +308,21 @@ class _Reading:
             self.faults.append(f"{at}: {failed}")
             return stand_in
 
-    def _otherwise(self, entry: Any, at: str) -> Drop | Move | None:
-        if entry is None or entry == "drop":
-            return None if entry is None else Drop()
-        if not isinstance(entry, Mapping) or set(entry) != {"move"}:
+    def _otherwise(self, entry: Any, at: str) -> Drop | Move:
+        part = None
+        if isinstance(entry, Mapping) and set(entry) == {"move"}:
+            part = self._part(entry["move"], f"{at}.move", MOVE, required=("to",))
+        elif entry != "drop":
             self.faults.append(f"{at}: 'drop', or {{'move': {{'to': …}}}}, not {entry!r:.60}")
-            return Drop()
-        part = self._part(entry["move"], f"{at}.move", MOVE, required=("to",))
         return Drop() if part is None else Move(**part)
 
-    def _options(self, entry: Mapping[str, Any], at: str) -> dict[str, Any]:
-        options = {option: entry[option] for option in STAGE_OPTIONS if option in entry}
-        if entry.get("format") is not None:
-            options.setdefault("batch", DEFAULT_FRAME_BATCH)
-        if "retry" in entry:
-            options["retry"] = self._retry(entry["retry"], f"{at}: retry")
-        if "success_on" in entry:
-            options["success_on"] = tuple(
-                self._import(path, f"{at}: success_on", Exception) for path in names(entry["success_on"])
-            )
-        return options
-
     def _retry(self, entry: Any, at: str) -> RetryPolicy | None:
-        if entry is None:
-            return None
         kind = next(iter(entry)) if isinstance(entry, Mapping) and len(entry) == 1 else None
         if kind not in POLICIES:
             self.faults.append(f"{at}: {{kind: {{…}}}} with one of {', '.join(POLICIES)}, not {entry!r:.60}")
             return None
-        keys, policy = POLICIES[kind]
-        values = self._part({} if entry[kind] is None else entry[kind], f"{at}.{kind}", keys)
         try:
-            return None if values is None else policy(**values)
+            return self._make(POLICIES[kind], {} if entry[kind] is None else entry[kind], f"{at}.{kind}")
         except ArgumentInvalid as invalid:
             self.faults.append(f"{at}.{kind}: {in_a_line(invalid)}")
             return None

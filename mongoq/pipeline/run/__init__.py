@@ -1,5 +1,5 @@
 """Runs of a pipeline in this process: stages become consumers of a worker, sources are read, and results are counted.
 
 ``run`` is what ``start`` returns: start there. ``consumers`` turns the graph into consumers and source plans of a
-worker, and maps results of handlers to outcomes; ``progress`` holds the figures of a run.
+worker, and maps results of handlers to outcomes.
 """

@@ -48,7 +48,7 @@ from mongoq.protocol.join import join as join_aio
 from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec
 from mongoq.protocol.state.context import context_of
 from mongoq.protocol_threads.join import join as join_threads
-from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
+from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import (
     HandlerResult,
@@ -283,20 +283,6 @@ def find_model(graph: Graph, queue: str) -> Any:
     return models[0] if models and all(model is models[0] for model in models) else None
 
 
-DEFAULTS: dict[str, Any] = {
-    "concurrency": 1,
-    "prefetch": None,
-    "prefetch_bytes": PREFETCH_BYTES,
-    "lease": None,
-    "retry": None,
-    "success_on": (),
-    "max_time": None,
-    "on_timeout": "log",
-    "batch": None,
-    "probe": False,
-    "rate_key": None,
-}
-"""Options of a consumer that its stage does not set."""
 SPARK_ONLY = "it takes frames, and so runs on Spark only: run the pipeline by run_on_spark(spark, uri)"
 ANY = "*"
 """Key of all items where the first items of all queues belong together."""
@@ -350,9 +336,8 @@ def make_engine(kind: Any, graph: Graph, broker: Any, **options: Any) -> Any:
 
 def make_consumer(stage: Stage, handle: Any, handler: Any, *, coroutines: bool, **options: Any) -> Consumer:
     """Return a consumer with the options of its stage; ``options`` replace them."""
-    stage_options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
-    new_consumer = consumer(handle, handler, **{**DEFAULTS, **stage_options, **options}, coroutines=coroutines)
-    return replace(new_consumer, stage=stage.name)
+    given = {name: value for name, value in stage.options.items() if name in CONSUMER_OPTIONS}
+    return replace(consumer(handle, handler, coroutines=coroutines, **(given | options)), stage=stage.name)
 
 
 def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
@@ -414,11 +399,11 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, joining: Any, 
     pairs = broker.queue(spec.pairs, model=_model(stage))
     resolver = make_resolver(graph, stage, pairs, broker, kind=_PairResolver)
     # Options for the calls of the handler do not hold for items that are only paired.
-    stage_options = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
-    quiet = {**DEFAULTS, **stage_options, "batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS}
+    options = {name: value for name, value in stage.options.items() if name in ("lease", "retry", "prefetch_bytes")}
+    waits = replace(stage, options=options | {"batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS})
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
-        new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
+        new_consumer = make_consumer(waits, handle, _nothing, coroutines=coroutines)
         return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
 
     joins = partial(joining.join_arrivals, spec)  # shared by all sides, so that their items are settled together
