@@ -12,8 +12,8 @@ from anyio import to_thread
 from fastapi import Response
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.envelope import item_document
 from mongoq.model.item import Item, id_key
-from mongoq.model.item_document import item_document
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.mistaken import explain_no_history, refuse_unknown

@@ -22,8 +22,8 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text, read_json
+from mongoq.model.envelope import has_payload, show_state
 from mongoq.model.item import Item
-from mongoq.model.item_document import has_payload, state_of
 from mongoq.protocol.insight import find_item
 from mongoq.web import audit
 from mongoq.web.guard import grant_of
@@ -222,7 +222,7 @@ class _Editor:
         item: Item[Any] | None = await self._client.read(find_item, id)
         if item is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no item {id}; its time in the history may be over")
-        if state_of(item) != "processed" or not has_payload(item) or getattr(item._document, "problem", None):
+        if show_state(item) != "processed" or not has_payload(item) or getattr(item._document, "problem", None):
             detail = f"item {id} is not in the history with its payload: only what was processed is replayed"
             raise HTTPException(HTTPStatus.CONFLICT, detail)
         return item

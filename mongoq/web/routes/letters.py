@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.model.item_document import to_plain
+from mongoq.model.envelope import to_plain
 from mongoq.protocol.admin import purge
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.query import BoundedCount, count_free
