@@ -138,9 +138,8 @@ class AsyncBroker(AsyncSchedules, Local):
             print(queue.name, queue.ready, queue.oldest_age)
         ```
 
-        Args:
-            within: how long all reads of the returned object may take together, from now on; then the driver raises
-                its error of a time limit. By default there is no limit.
+        All reads of the returned object may take ``within`` together, from now on; then the driver raises its error of
+        a time limit. By default there is no limit.
         """
         limit = None if within is None else duration(within, "within", zero=False)
         return AsyncInspection(self._driver, self._context, limit)

@@ -171,9 +171,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         again adds nothing. Processed ones go to the history, and are kept as long as items that are processed now. A
         crash in between leaves some of them; import all again.
 
-        Args:
-            items: exported items, 1,000 at most are a good number.
-            dry_run: check the items, and write nothing.
+        1,000 items at a time are a good number. ``dry_run=True`` checks them, and writes nothing.
 
         Raises:
             ArgumentInvalid: one of them is no exported item, the message names the field, or is a processed one and the
@@ -352,11 +350,9 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         so does a lost reply, whose error is raised. Call it again for the rest. Items for which others of their
         sequences wait go in transactions of up to 1,000, in which the next ones follow.
 
-        Args:
-            state: as for ``peek``.
-            where: only items with a payload that matches this filter, as for ``history``.
-            limit: number of items, at most, the first ones in the order of claims; of ``"processed"`` items the oldest.
-            as_of: leave out items that came after this time, such as that of a count before.
+        ``state`` is as for ``peek``, ``where`` as for ``history``. Up to ``limit`` items go, the first ones in the
+        order of claims; of ``"processed"`` items the oldest. ``as_of`` leaves out items that came after this time, such
+        as that of a count before.
 
         Raises:
             FilterInvalid: as for ``history``; nothing was deleted.

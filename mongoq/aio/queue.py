@@ -59,9 +59,9 @@ class AsyncQueue(AsyncContents[M], Local):
     ``BatchIncomplete`` if some items could not be settled: its ``failed`` has the error of each, such as
     ``ReservationLost``. The server only returns a count: the lost items are found by a later read, and ``certain`` is
     false for an item that it cannot decide. Items whose leases may be over are settled one by one, with exact answers.
-    For an item of another queue, or one that was never reserved, nothing is sent. A call that is cancelled, or ends by
-    a crash or a network error, may still settle all or some of the items. The others are eligible again when their
-    leases end.
+    Nothing is sent if one item is of another queue (``ItemForeign``), or was never reserved (``ReservationLost``). A
+    call that is cancelled, or ends by a crash or a network error, may still settle all or some of the items. The others
+    are eligible again when their leases end.
     """
 
     _elsewhere = (
@@ -201,10 +201,10 @@ class AsyncQueue(AsyncContents[M], Local):
 
         Args:
             payloads: any iterable of payloads; read once.
-            delay: as for ``push``, for all items, and so are the next three.
-            when: time before which they are not claimed.
-            priority: -100 (first) to 100 (last).
-            headers: metadata that stays with the items.
+            delay: as for ``push``, for all items.
+            when: as for ``push``, for all items.
+            priority: as for ``push``, for all items.
+            headers: as for ``push``, for all items.
             ids: the items' ids, one for each payload, as the ``id`` of ``push``; the same push again is no error.
             once: time for which given ``ids`` are remembered. Default 7 days.
             sequence: as for ``push``, for all items; they take their places in the order given, in one transaction for
@@ -324,14 +324,9 @@ class AsyncQueue(AsyncContents[M], Local):
         all its runs is buried, unless its last reservation was in a batch. A neighbour may then have killed the holder,
         so the item gets one more run, alone, as the only item of a batch or by ``reserve``.
 
-        Args:
-            n: number of items, at most, 1 to 10,000.
-            lease: as for ``reserve``.
-            wait: time to wait for the first item, as for ``reserve``.
-            on_invalid: as for ``reserve``.
-
-        Raises:
-            PayloadInvalid: as for ``reserve``, for the first item that does not fit; the others were given back unused.
+        ``n`` is 1 to 10,000; ``wait`` is the time to wait for the first item. The other options are those of
+        ``reserve``, and so is ``PayloadInvalid``, for the first item that does not fit; the others were given back
+        unused then.
         """
         return await self._run(reserve.reserve_many, n, lease=lease, wait=wait, on_invalid=on_invalid)
 
@@ -350,12 +345,9 @@ class AsyncQueue(AsyncContents[M], Local):
         cancellation) releases it at once, its attempt not counted. If the block settles the item itself (for example by
         ``move``), nothing more is done.
 
-        Args:
-            lease: as for ``reserve``.
-            wait: as for ``reserve``.
-            delay: time until the item's next run after a failed block. Without it, a loop around a block that fails at
-                once would use up all retries in a moment.
-            on_invalid: as for ``reserve``; an error on entry leaves its ``item`` reserved, to be settled.
+        After a failed block, the item's next run comes after ``delay``. Without it, a loop around a block that fails at
+        once would use up all retries in a moment. The other options are those of ``reserve``; a ``PayloadInvalid`` on
+        entry leaves its ``item`` reserved, to be settled.
 
         Raises:
             ReservationLost: at the end of the block, when the lease was over and another caller took the item.
@@ -372,11 +364,8 @@ class AsyncQueue(AsyncContents[M], Local):
     ) -> None:
         """Settle an item as done (``delete``; with history, or a remembered id, ``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            payload: payload for the history instead of the item's; without history it is only checked.
-            patch: or operators that change the payload for the history, as for ``move``.
-            session: see the class.
+        ``payload`` goes to the history instead of the item's, or ``patch`` changes that for the history, as for
+        ``move``; without history they are only checked.
 
         Raises:
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
@@ -391,10 +380,7 @@ class AsyncQueue(AsyncContents[M], Local):
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            delay: time from now until it may be claimed again.
-            error: cause of the failure; its type and text are kept on the item, shortened to 4 KiB.
+        It may be claimed again after ``delay``. Type and text of ``error`` are kept on it, shortened to 4 KiB.
         """
         await self._run(settle.rollback, item, delay=delay, error=error)
 
@@ -407,10 +393,8 @@ class AsyncQueue(AsyncContents[M], Local):
     async def release(self, item: Item[Any], *, delay: Duration | None = None) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            delay: time from now until it may be claimed again, as for the outcome ``Later``. Its last error stays; no
-                retry is used up.
+        It may be claimed again after ``delay``, if any, as for the outcome ``Later``. Its last error stays; no retry
+        is used up.
         """
         await self._run(settle.release, item, delay=delay)
 
@@ -499,10 +483,8 @@ class AsyncQueue(AsyncContents[M], Local):
     async def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
         """Hand items on to other queues, each in one ``update``: none is ever in both or in neither.
 
-        Moves that are equal and have no patch share a statement; they need not go to the same queue.
-
-        Args:
-            moves: pairs of an item and a ``Move``, each item once; any iterable.
+        Each item comes with its ``Move``. Moves that are equal and have no patch share a statement; they need not go to
+        the same queue.
 
         Raises:
             BatchIncomplete: some items could not be moved, for example a ``PatchInvalid`` for a patch that does not fit
@@ -517,10 +499,8 @@ class AsyncQueue(AsyncContents[M], Local):
     ) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            reason: a short text to count by, at most 512 bytes; default the text of ``error``, or ``"buried"``.
-            error: cause of the burial; its type and text are kept on the item, shortened to 4 KiB.
+        ``reason`` is a short text to count by, at most 512 bytes; default the text of ``error``, or ``"buried"``. Type
+        and text of ``error`` are kept on the item, shortened to 4 KiB.
 
         Raises:
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
