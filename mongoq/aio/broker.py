@@ -64,7 +64,8 @@ class AsyncBroker(AsyncSchedules, Local):
 
     A duration is a ``timedelta``, a number of seconds, or a text such as ``"5m"``. Each method raises
     ``ArgumentInvalid``, which names the argument, for a value that cannot be used, and ``QueueNameInvalid`` for a name
-    of a queue that cannot be stored; nothing was sent then.
+    of a queue that cannot be stored; nothing was sent then. Methods that change a schedule raise ``ScheduleUnknown`` if
+    there is none of this name.
 
     Args:
         collection: a collection of PyMongo's ``AsyncMongoClient``; for asyncio also one of Motor, for threads one of

@@ -36,7 +36,7 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
 
     Counts are bounded: they say "at least" where a count ended at its limit. A queue is known if it holds an item, live
     or processed, has settings or counters, or is bound to a topic. ``QueueUnknown`` is raised for a named queue that is
-    not.
+    not, ``ScheduleUnknown`` for a schedule.
     """
 
     def __init__(self, driver: AioDriver, context: BrokerContext, within: timedelta | None) -> None:
@@ -141,11 +141,7 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
         return await self._read(schedules.list_schedules)
 
     async def schedule(self, name: str) -> ScheduleRecord:
-        """Return one schedule (``find``).
-
-        Raises:
-            ScheduleUnknown: there is no such schedule.
-        """
+        """Return one schedule (``find``)."""
         return await self._read(schedules.find_schedule, name)
 
     async def unusable(self) -> list[str]:

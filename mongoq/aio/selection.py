@@ -46,10 +46,8 @@ class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
     ) -> BoundedCount:
         """Count the selected items among the first ``limit`` items of the state (``find``, ``aggregate``).
 
-        Args:
-            limit: number of items that are examined, at most.
-            free: count what ``purge`` deletes and ``replay`` sends: live items that no caller holds, blocked ones too.
-            progress: see the class.
+        ``free=True`` counts what ``purge`` deletes and ``replay`` sends: live items that no caller holds, blocked ones
+        too.
         """
         counter = query.count_free if free else query.count_range
         return await self._run(counter, self.query, limit=count(limit, "limit"), progress=progress)

@@ -47,12 +47,7 @@ M = TypeVar("M")
 
 
 class Contents(Runner[QueueContext[M]]):
-    """The part of ``Queue`` that reads, replays, configures and purges the queue as a whole.
-
-    Documents of other programs that cannot be decoded are left out of lists; a warning names them, ``get`` raises with
-    their bytes, ``remove`` deletes them. A payload that does not fit the model raises ``PayloadInvalid``, whose
-    ``item`` is the raw item.
-    """
+    """The part of ``Queue`` that reads, replays, configures and purges the queue as a whole."""
 
     def get(self, id: Id) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
@@ -150,9 +145,6 @@ class Contents(Runner[QueueContext[M]]):
 
         The options are those of ``history``, with the state ``None`` for all live items that are not blocked. ``as_of``
         leaves out items that came after this time, such as that of a count before.
-
-        Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed.
         """
         wanted = make_query(self._context, since=since, until=until, where=where, state=state)
         chosen = wanted.without_later(as_of, self._context.broker.clock)
@@ -211,17 +203,11 @@ class Contents(Runner[QueueContext[M]]):
         Args:
             since: processed at this time or later (aware); for live items, due, or reserved, until this time or later.
             until: processed before this time (aware); for live items, due, or reserved, until before this time.
-            where: a filter on payloads, such as ``{"customer.name": "Ada", "n": {"$gt": 3}}``, evaluated by the server;
-                operators without a path, such as ``{"$gt": 3}``, apply to payloads that are no documents. Allowed are
-                ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex $options $size $mod
-                $not $elemMatch``. Values are taken literally.
+            where: a filter on payloads.
             state: ``"processed"``, or ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, or ``None`` for all
                 live items that are not blocked, as they are when the first page is read; or ``"blocked"``, sequence by
                 sequence, without ``since`` and ``until``.
             page: items per command, at most.
-
-        Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
         """
         wanted = make_query(self._context, since=since, until=until, where=where, state=state, page=page)
         return self._pages(wanted)
@@ -282,7 +268,7 @@ class Contents(Runner[QueueContext[M]]):
             since: processed at this time or later (aware).
             until: processed before this time (aware); by default, before the replay began.
             after: processed after this position, the ``Replayed.position`` of an earlier replay; instead of ``since``.
-            where: a filter on payloads, as for ``history``.
+            where: a filter on payloads.
             limit: number of items, at most, the oldest first; ``after=done.position`` continues with the next ones.
             label: a name that distinguishes this replay from another one of the same items, at most 100 bytes.
             transform: ``transform(payload, item)`` returns the payload of the copy, or ``mongoq.SKIP`` for none. A
@@ -304,7 +290,6 @@ class Contents(Runner[QueueContext[M]]):
                 counted, and the replay goes on.
 
         Raises:
-            FilterInvalid: as for ``history``.
             ArgumentInvalid: ``transform`` returned ``None``. Or nothing was found, and this is a dead queue that holds
                 letters: the message names the call that sends them back.
             QueueUnknown: nothing was found, and no queue has this name, but one has a similar name.
@@ -354,12 +339,9 @@ class Contents(Runner[QueueContext[M]]):
         so does a lost reply, whose error is raised. Call it again for the rest. Items for which others of their
         sequences wait go in transactions of up to 1,000, in which the next ones follow.
 
-        ``state`` is as for ``peek``, ``where`` as for ``history``. Up to ``limit`` items go, the first ones in the
-        order of claims; of ``"processed"`` items the oldest. ``as_of`` leaves out items that came after this time, such
-        as that of a count before.
-
-        Raises:
-            FilterInvalid: as for ``history``; nothing was deleted.
+        ``state`` is as for ``peek``. Up to ``limit`` items go, the first ones in the order of claims; of
+        ``"processed"`` items the oldest. ``as_of`` leaves out items that came after this time, such as that of a count
+        before.
         """
         return self._run(admin.purge, state, where=where, limit=limit, until=as_of)
 

@@ -37,7 +37,7 @@ class Inspection(Runner[BrokerContext]):
 
     Counts are bounded: they say "at least" where a count ended at its limit. A queue is known if it holds an item, live
     or processed, has settings or counters, or is bound to a topic. ``QueueUnknown`` is raised for a named queue that is
-    not.
+    not, ``ScheduleUnknown`` for a schedule.
     """
 
     def __init__(self, driver: ThreadDriver, context: BrokerContext, within: timedelta | None) -> None:
@@ -140,11 +140,7 @@ class Inspection(Runner[BrokerContext]):
         return self._read(schedules.list_schedules)
 
     def schedule(self, name: str) -> ScheduleRecord:
-        """Return one schedule (``find``).
-
-        Raises:
-            ScheduleUnknown: there is no such schedule.
-        """
+        """Return one schedule (``find``)."""
         return self._read(schedules.find_schedule, name)
 
     def unusable(self) -> list[str]:

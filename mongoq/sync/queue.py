@@ -64,6 +64,14 @@ class Queue(Contents[M], Local):
     Nothing is sent if one item is of another queue (``ItemForeign``), or was never reserved (``ReservationLost``). A
     call that is cancelled, or ends by a crash or a network error, may still settle all or some of the items. The others
     are eligible again when their leases end.
+
+    **Reading.** The option ``where`` is a filter on payloads, such as ``{"customer.name": "Ada", "n": {"$gt": 3}}``,
+    evaluated by the server; operators without a path, such as ``{"$gt": 3}``, apply to payloads that are no documents.
+    Allowed are ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex $options $size $mod
+    $not $elemMatch``. Values are taken literally. ``FilterInvalid`` is raised for others, and for a filter that the
+    server refuses. ``PayloadInvalid`` is raised for a payload that does not fit the model; its ``item`` is the raw
+    item. Documents of other programs that cannot be decoded are left out; a warning names them, ``get`` raises with
+    their bytes, ``remove`` deletes them.
     """
 
     _elsewhere = (
@@ -528,12 +536,11 @@ class DeadQueue(Queue[Any]):
     """The dead letters of a queue, made by ``queue.dead``: an ordinary queue that can also send its items back.
 
     ``select``, ``replay`` and ``purge`` choose letters by these options: ``ids``, only these; ``where``, a filter on
-    payloads, as for ``history``; ``stage`` of a pipeline in which they failed; ``reason``, their whole
+    payloads; ``stage`` of a pipeline in which they failed; ``reason``, their whole
     ``origin.reason``; ``error``, the whole ``error.type`` of their last error, such as
     ``pymongo.errors.DuplicateKeyError``, or ``""`` for errors that were given as a text; ``as_of``, without letters
     that came after this time, such as that of a count before; ``limit``, the first ones in the order of claims. A
-    letter that failed once more in the dead queue has the error of that failure. They raise ``FilterInvalid`` for a
-    ``where`` that has an operator, a path or a value that is not allowed, or that the server refuses.
+    letter that failed once more in the dead queue has the error of that failure.
     """
 
     @property

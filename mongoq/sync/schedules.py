@@ -133,18 +133,11 @@ class Schedules(Runner[BrokerContext]):
         """Let a schedule make no ticks until ``resume_schedule`` (``update`` of its control document).
 
         A process that is just at a tick still makes it. Items that were made before stay.
-
-        Raises:
-            ScheduleUnknown: there is no such schedule.
         """
         self._run(schedules.set_schedule_paused, name, paused=True)
 
     def resume_schedule(self, name: str) -> None:
-        """Let a paused schedule tick again (``update``); what it missed goes by its rule for missed ticks.
-
-        Raises:
-            ScheduleUnknown: there is no such schedule.
-        """
+        """Let a paused schedule tick again (``update``); what it missed goes by its rule for missed ticks."""
         self._run(schedules.set_schedule_paused, name, paused=False)
 
     def run_schedule_now(self, name: str) -> ObjectId:
@@ -154,7 +147,6 @@ class Schedules(Runner[BrokerContext]):
         leaves the item, or none. It works for a paused schedule as well.
 
         Raises:
-            ScheduleUnknown: there is no such schedule.
             ArgumentInvalid: its payload is made by a function that this process does not have, or the function failed.
         """
         return self._run(schedules.run_schedule_now, name)

@@ -48,10 +48,8 @@ class ItemSelection(Runner[QueueContext[M]]):
     ) -> BoundedCount:
         """Count the selected items among the first ``limit`` items of the state (``find``, ``aggregate``).
 
-        Args:
-            limit: number of items that are examined, at most.
-            free: count what ``purge`` deletes and ``replay`` sends: live items that no caller holds, blocked ones too.
-            progress: see the class.
+        ``free=True`` counts what ``purge`` deletes and ``replay`` sends: live items that no caller holds, blocked ones
+        too.
         """
         counter = query.count_free if free else query.count_range
         return self._run(counter, self.query, limit=count(limit, "limit"), progress=progress)
