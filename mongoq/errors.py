@@ -42,36 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-__all__ = [
-    "ArgumentInvalid",
-    "AuthenticationFailed",
-    "BatchIncomplete",
-    "BrokerClosed",
-    "CollectionSharded",
-    "CollectionUnsuitable",
-    "ConsumerBusy",
-    "DuplicateItem",
-    "EmbeddedServerUnavailable",
-    "FilterInvalid",
-    "GraphInvalid",
-    "ItemForeign",
-    "MongoqError",
-    "OutcomeInvalid",
-    "PartnerMissing",
-    "PatchInvalid",
-    "PayloadInvalid",
-    "PayloadTooLarge",
-    "QueueNameInvalid",
-    "QueueNotEmpty",
-    "QueueUnknown",
-    "ReservationLost",
-    "ScheduleUnknown",
-    "SchemaTooNew",
-    "ServerUnavailable",
-    "StageStopped",
-    "TransactionsUnavailable",
-]
-
 
 class MongoqError(Exception):
     """The root of all errors of mongoq."""
@@ -106,6 +76,12 @@ class QueueNameInvalid(ArgumentInvalid):
     """A queue name that is empty, too long, holds NUL, begins with ``$``, or is no string."""
 
 
+def _say_nearest(kind: str, name: str, nearest: Sequence[str], namespace: str) -> str:
+    names = ", ".join(map(repr, nearest))
+    hint = f"the nearest names are {names}" if nearest else f"and no {kind} in it has a similar name"
+    return f"there is no {kind} {name!r} in {namespace}; {hint}"
+
+
 class QueueUnknown(ArgumentInvalid):
     """A read of a queue, or a replay from one, that no caller has used: its name is most likely misspelt.
 
@@ -117,9 +93,7 @@ class QueueUnknown(ArgumentInvalid):
     """
 
     def __init__(self, queue: str, nearest: Sequence[str], namespace: str) -> None:
-        names = ", ".join(map(repr, nearest))
-        hint = f"the nearest names are {names}" if nearest else "and no queue in it has a similar name"
-        super().__init__("queue", f"there is no queue {queue!r} in {namespace}; {hint}")
+        super().__init__("queue", _say_nearest("queue", queue, nearest, namespace))
         self.queue = queue
         self.nearest = tuple(nearest)
 
@@ -133,9 +107,7 @@ class ScheduleUnknown(ArgumentInvalid):
     """
 
     def __init__(self, schedule: str, nearest: Sequence[str], namespace: str) -> None:
-        names = ", ".join(map(repr, nearest))
-        hint = f"the nearest names are {names}" if nearest else "and no schedule in it has a similar name"
-        super().__init__("schedule", f"there is no schedule {schedule!r} in {namespace}; {hint}")
+        super().__init__("schedule", _say_nearest("schedule", schedule, nearest, namespace))
         self.schedule = schedule
         self.nearest = tuple(nearest)
 
@@ -238,17 +210,13 @@ class DuplicateItem(MongoqError):
     """
 
     def __init__(self, queue: str, key: str | None, item_id: Any, *, id: Any = None, to: str = "") -> None:
-        which = "an item" if item_id is None else f"item {item_id}"
-        sentence = (
-            f"{which} with key {key!r} is live in queue {queue!r}; leave it at that, or push with "
-            "on_duplicate='replace'; a move needs another key, or none"
+        super().__init__(
+            f"id {id} is taken: queue {queue!r} has it, live, in its history or remembered, from another push than "
+            f"this one to {to!r}; ids are unique in a collection, so give each push an id of its own"
+            if key is None
+            else f"{'an item' if item_id is None else f'item {item_id}'} with key {key!r} is live in queue {queue!r}; "
+            "leave it at that, or push with on_duplicate='replace'; a move needs another key, or none"
         )
-        if key is None:
-            sentence = (
-                f"id {id} is taken: queue {queue!r} has it, live, in its history or remembered, from another push than "
-                f"this one to {to!r}; ids are unique in a collection, so give each push an id of its own"
-            )
-        super().__init__(sentence)
         self.queue = queue
         self.key = key
         self.item_id = item_id
@@ -280,9 +248,23 @@ class ReservationLost(MongoqError):
         certain: bool = True,
         reserved: bool = True,
     ) -> None:
-        sentence = _loss_sentence(item_id, queue, held_by, held_until, certain=certain)
+        lost = f"the reservation of item {item_id} of queue {queue!r} is lost"
         if not reserved:
             sentence = f"item {item_id} of queue {queue!r} was not reserved; settle what reserve() returned"
+        elif not certain:
+            sentence = (
+                f"whether this operation has settled item {item_id} of queue {queue!r} cannot be told: "
+                f"it may or may not have happened, and nothing is lost; make the handler idempotent"
+            )
+        elif held_by is None:
+            sentence = (
+                f"{lost}, and nobody holds the item now: it was settled, perhaps by an earlier call of yours, "
+                f"replaced, released or removed; discard this result"
+            )
+        else:
+            sentence = (
+                f"{lost}: {held_by} holds it until {held_until}; discard this result, and extend the lease of long work"
+            )
         super().__init__(sentence)
         self.item_id = item_id
         self.queue = queue
@@ -291,25 +273,13 @@ class ReservationLost(MongoqError):
         self.certain = certain
 
 
-def _loss_sentence(item_id: Any, queue: str, held_by: str | None, until: datetime | None, *, certain: bool) -> str:
-    if not certain:
-        return (
-            f"whether this operation has settled item {item_id} of queue {queue!r} cannot be told: "
-            f"it may or may not have happened, and nothing is lost; make the handler idempotent"
-        )
-    if held_by is None:
-        return (
-            f"the reservation of item {item_id} of queue {queue!r} is lost, and nobody holds the item now: "
-            f"it was settled, perhaps by an earlier call of yours, replaced, released or removed; discard this result"
-        )
-    return (
-        f"the reservation of item {item_id} of queue {queue!r} is lost: {held_by} holds it until {until}; "
-        f"discard this result, and extend the lease of long work"
-    )
-
-
 MAX_NAMED_IDS = 10
 """Ids that a message names."""
+
+
+def name_ids(ids: Sequence[Any]) -> str:
+    """Return the first ids as text for a message."""
+    return ", ".join(map(str, ids[:MAX_NAMED_IDS])) + ("…" if len(ids) > MAX_NAMED_IDS else "")
 
 
 class BatchIncomplete(MongoqError):
@@ -330,10 +300,8 @@ class BatchIncomplete(MongoqError):
         self.queue = queue
         self.done = list(done)
         self.failed = dict(failed)
-        named = ", ".join(map(str, list(self.failed)[:MAX_NAMED_IDS])) + (
-            "…" if len(self.failed) > MAX_NAMED_IDS else ""
-        )
         first = next(iter(self.failed.values()))
+        named = name_ids(list(self.failed))
         super().__init__(
             f"{len(self.failed)} of {len(self.done) + len(self.failed)} items of queue {queue!r} failed ({named})"
             f"{', and the others are done' if self.done else ''}; look into .failed for each; "

@@ -48,7 +48,6 @@ SHARED = "mongoq/protocol"
 ASYNC_TYPES = frozenset({"AsyncGenerator", "AsyncIterable", "AsyncIterator", "Awaitable", "Coroutine"})
 
 NAMES = {
-    "AsyncBatches": "Batches",
     "AsyncBroker": "Broker",
     "AsyncContents": "Contents",
     "AsyncDeadQueue": "DeadQueue",

@@ -35,7 +35,8 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
     """Reads of a collection that change nothing, made by ``broker.inspect``; the command line and the web use them.
 
     Counts are bounded: they say "at least" where a count ended at its limit. A queue is known if it holds an item, live
-    or processed, has settings or counters, or is bound to a topic.
+    or processed, has settings or counters, or is bound to a topic. ``QueueUnknown`` is raised for a named queue that is
+    not, ``ScheduleUnknown`` for a schedule.
     """
 
     def __init__(self, driver: AioDriver, context: BrokerContext, within: timedelta | None) -> None:
@@ -60,30 +61,19 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
     async def queues(self, names: Iterable[str] | None = None, *, budget: int = BUDGET) -> list[QueueInsight]:
         """Return the state of all queues, or of the named ones, in order of their names (``find``, ``aggregate``).
 
-        Some reads of control documents, and one ``aggregate`` for each 25 to 100 queues.
-
-        Args:
-            names: only these queues.
-            budget: items that are examined, at most, but about 40 for each queue in any case.
-
-        Raises:
-            QueueUnknown: no caller has used a named queue.
+        Some reads of control documents, and one ``aggregate`` for each 25 to 100 queues. ``budget`` items are examined,
+        at most, but about 40 for each queue in any case.
         """
         return await self._read(insight.read_queues, names, budget=budget)
 
     async def events(self, names: Iterable[str] | None = None) -> dict[str, dict[str, int]]:
-        """Return the counts of events of all queues, or of the named ones (``find``); items are not counted.
-
-        Raises:
-            QueueUnknown: no caller has used a named queue.
-        """
+        """Return the counts of events of all queues, or of the named ones (``find``); items are not counted."""
         return await self._read(insight.read_events, names)
 
     async def settings(self, queue: str) -> StoredSettings:
         """Return the settings of a queue, and which of them are stored (``find``).
 
         Raises:
-            QueueUnknown: no caller has used the queue.
             CollectionUnsuitable: another program has stored settings that cannot be used.
         """
         return await self._read(insight.read_settings, queue)
@@ -98,21 +88,14 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
 
     async def explain_no_history(self, queue: str) -> str | None:
         """Return how to have a queue keep its processed items (``find``); ``None`` if it does."""
-
-        async def explain(broker: BrokerContext) -> str | None:
-            return await mistaken.explain_no_history(_context(broker, queue))
-
-        return await self._read(explain)
+        return await self._read(_of_queue(mistaken.explain_no_history, queue))
 
     async def dead_queue(self, name: str, *, exact: bool = False) -> AsyncDeadQueue:
         """Return the handle of the dead letters of a queue or stage, wherever they are (``find``, ``aggregate``).
 
-        The name may be that of a dead queue itself. Otherwise the letters are in the queue's own dead queue, or, while
-        that holds none, in the error queue of a pipeline; then the handle selects those of this queue or stage alone.
-
-        Args:
-            name: name of the queue, of the stage, or of the dead queue.
-            exact: the name is that of the dead queue itself, whatever it holds.
+        The name may be that of a dead queue itself, and is that with ``exact``, whatever it holds. Otherwise the
+        letters are in the queue's own dead queue, or, while that holds none, in the error queue of a pipeline; then the
+        handle selects those of this queue or stage alone.
 
         Raises:
             QueueUnknown: no queue has this name, and no stage that has letters.
@@ -140,19 +123,11 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
         Dead letters that hold a sequence come first, in the state ``"dead"``. Two ``find`` and an ``aggregate`` for
         each 1,000 sequences; nothing without blocked items.
         """
-
-        async def find(broker: BrokerContext) -> dict[str | None, list[Document]]:
-            return await insight.find_blockers(_context(broker, items[0].queue), items)
-
-        return await self._read(find) if items else {}
+        return await self._read(_of_queue(insight.find_blockers, items[0].queue), items) if items else {}
 
     async def holders(self, items: Sequence[Item[Any]]) -> list[bool]:
         """Return for each of some items of one queue whether it is a dead letter that holds its sequence (``find``)."""
-
-        async def find(broker: BrokerContext) -> set[Any]:
-            return await hold.find_held_letters(_context(broker, items[0].queue), items)
-
-        holding = await self._read(find) if items else set()
+        holding = await self._read(_of_queue(hold.find_held_letters, items[0].queue), items) if items else set()
         return [id_key(item.id) in holding for item in items]
 
     # --- workers, schedules, faults ---------------------------------------------------------------
@@ -166,11 +141,7 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
         return await self._read(schedules.list_schedules)
 
     async def schedule(self, name: str) -> ScheduleRecord:
-        """Return one schedule (``find``).
-
-        Raises:
-            ScheduleUnknown: there is no such schedule.
-        """
+        """Return one schedule (``find``)."""
         return await self._read(schedules.find_schedule, name)
 
     async def unusable(self) -> list[str]:
@@ -189,5 +160,12 @@ class AsyncInspection(AsyncRunner[BrokerContext]):
         return await self._read(insight.count_held)
 
 
-def _context(broker: BrokerContext, queue: str) -> QueueContext[Any]:
-    return QueueContext(broker, queue_options(queue), broker.untyped)
+def _of_queue(
+    work: Callable[Concatenate[QueueContext[Any], P], Awaitable[T]], queue: str
+) -> Callable[Concatenate[BrokerContext, P], Awaitable[T]]:
+    """Return a read of one queue as a read of its broker, in whose time limit it is."""
+
+    async def read(broker: BrokerContext, /, *args: P.args, **options: P.kwargs) -> T:
+        return await work(QueueContext(broker, queue_options(queue), broker.untyped), *args, **options)
+
+    return read

@@ -69,7 +69,7 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
             queue: the queue of its items, or a handle, whose model then checks the payload.
             cron: five fields, as ``"0 6 * * 1-5"``; needs the extra ``schedules``.
             timezone: the zone of ``cron``, as ``"Europe/Berlin"``; required with it.
-            every: distance of two ticks, a ``timedelta`` or seconds, one second at least.
+            every: distance of two ticks, one second at least.
             start: a tick of ``every``, from which the others are counted, and before which there is none; default the
                 beginning of 1970 in UTC.
             at: the only tick, an aware datetime.
@@ -81,17 +81,13 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
             priority: priority of each item.
             missed: what becomes of ticks that are due together, after an outage or a pause. ``"last"``: only the latest
                 comes. ``"all"``: all come. ``"skip"``: none that is more than a minute late.
-            horizon: how far back ticks are made, a ``timedelta`` or seconds; default a day for ``"all"``, and any time
-                for ``"last"``.
-            jitter: each item is delayed by a part of this, which is the same in all processes; a ``timedelta`` or
-                seconds.
-            expires: time from its push by which the item of a tick must be started, or it never runs, a ``timedelta``
-                or seconds, longer than ``jitter``; ``on_expired`` of the queue says where it goes.
+            horizon: how far back ticks are made; default a day for ``"all"``, and any time for ``"last"``.
+            jitter: each item is delayed by a part of this, which is the same in all processes.
+            expires: time from its push by which the item of a tick must be started, or it never runs, longer than
+                ``jitter``; ``on_expired`` of the queue says where it goes.
             version: the highest one wins; of equal ones the last.
 
         Raises:
-            ArgumentInvalid: an argument cannot be used; the message names the part of it, and gives an example.
-            QueueNameInvalid: ``name`` or ``queue`` cannot be stored.
             PayloadTooLarge: the payload is larger than 1 MiB.
             ModuleNotFoundError: ``cron`` without the extra ``schedules``.
         """
@@ -136,18 +132,11 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
         """Let a schedule make no ticks until ``resume_schedule`` (``update`` of its control document).
 
         A process that is just at a tick still makes it. Items that were made before stay.
-
-        Raises:
-            ScheduleUnknown: there is no such schedule.
         """
         await self._run(schedules.set_schedule_paused, name, paused=True)
 
     async def resume_schedule(self, name: str) -> None:
-        """Let a paused schedule tick again (``update``); what it missed goes by its rule for missed ticks.
-
-        Raises:
-            ScheduleUnknown: there is no such schedule.
-        """
+        """Let a paused schedule tick again (``update``); what it missed goes by its rule for missed ticks."""
         await self._run(schedules.set_schedule_paused, name, paused=False)
 
     async def run_schedule_now(self, name: str) -> ObjectId:
@@ -157,7 +146,6 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
         leaves the item, or none. It works for a paused schedule as well.
 
         Raises:
-            ScheduleUnknown: there is no such schedule.
             ArgumentInvalid: its payload is made by a function that this process does not have, or the function failed.
         """
         return await self._run(schedules.run_schedule_now, name)
@@ -175,14 +163,8 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
 
         These are the schedules of ``worker.schedule`` and those with ``make``, if for that long no process has started
         with them or made a tick of theirs by its function, and no worker runs in a process that has them. ``find``, and
-        a ``delete`` for each; a crash leaves the rest.
-
-        Args:
-            unseen: how long, a ``timedelta`` or seconds; 30 minutes at least, since running workers say every ten
-                minutes what they have.
-
-        Raises:
-            ArgumentInvalid: ``unseen`` is no duration, or too short.
+        a ``delete`` for each; a crash leaves the rest. ``unseen`` is 30 minutes at least, since running workers say
+        every ten minutes what they have.
         """
         return await self._run(schedules.prune_schedules, unseen)
 

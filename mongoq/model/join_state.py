@@ -142,7 +142,11 @@ class JoinState:
     def __init__(self, key: str, queues: Iterable[str], document: Document | None) -> None:
         self.key = key
         self.stored = document is not None
-        self._lines = _read_lines(document.get("lines")) if document is not None else {}
+        entries = document["lines"] if document is not None else ()
+        self._lines = {
+            entry["queue"]: _Line(entry["come"], entry["taken"], entry["missed"], stored=entry["come"])
+            for entry in entries
+        }
         self._queues = tuple(queues)
         for queue in self._queues:
             self._lines.setdefault(queue, _Line())
@@ -222,14 +226,3 @@ class JoinState:
         """Return the fields to store."""
         lines = self._lines.items()
         return {"lines": [{"queue": q, "come": n.come, "taken": n.taken, "missed": n.missed} for q, n in lines]}
-
-
-def _read_lines(entries: Any) -> dict[str, _Line]:
-    """Return the stored lines; values of other programs count as 0."""
-    lines = {}
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, Mapping) and isinstance(entry.get("queue"), str):
-            given = [entry.get(name) for name in ("come", "taken", "missed")]
-            come, taken, missed = (max(number, 0) if isinstance(number, int) else 0 for number in given)
-            lines[entry["queue"]] = _Line(come, taken, missed, come)
-    return lines

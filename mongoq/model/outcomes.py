@@ -142,20 +142,10 @@ class Release(Outcome):
 
 @dataclass(frozen=True)
 class Move(Outcome):
-    """An item goes on to another queue, as by ``queue.move``. The arguments are checked when the outcome is applied.
+    """An item goes on to another queue, as by ``queue.move``, whose options these are.
 
-    Attributes:
-        to: the queue, by name, or a handle, whose model then checks ``payload``.
-        payload: the new payload.
-        patch: or operators that change the payload, such as ``{"$set": {"plane.seats": 180}}``.
-        delay: time until it may be claimed there, a ``timedelta`` or seconds.
-        when: time before which it is not claimed there (aware).
-        priority: the new priority.
-        headers: the new headers; ``None`` removes them. The trace of the item goes on in them, unless they have one.
-        sequence: sequence at whose end it takes its place there. By default it waits for no other item there, whatever
-            its sequence here.
-        expires: time by which it must be started there, as of ``push``; a duration counts from the move. By default it
-            waits as long as it takes.
+    ``to`` is the queue, by name, or a handle, whose model then checks ``payload``. The arguments are checked when the
+    outcome is applied.
     """
 
     to: Any
@@ -245,11 +235,11 @@ class Record:
         payload: payload to push.
         position: argument of the source's next call, if this is the last record that was stored: any value that BSON
             holds, of at most 64 KiB; not ``None``, which stands for the beginning.
-        priority: from -100 (first) to 100 (last).
-        delay: time after the push until the item is eligible, a ``timedelta`` or seconds.
-        headers: a document of at most 16 KiB that goes with the item.
-        sequence: sequence at whose end the item takes its place, as by ``push(sequence=)``; not for a topic.
-        expires: time by which the item must be started, as of ``push``; a duration counts from the push of its batch.
+        priority: as for ``push``, and so are the other options.
+        delay: time after the push until the item is eligible.
+        headers: metadata that goes with the item.
+        sequence: sequence at whose end the item takes its place; not for a topic.
+        expires: time by which the item must be started; a duration counts from the push of its batch.
     """
 
     payload: Any

@@ -48,8 +48,7 @@ Target = tuple[str, str]
 
 def held_entries(control: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the entries of a control document for the dead letters that hold its sequence."""
-    entries = control.get("held")
-    return [each for each in entries if isinstance(each, Mapping) and "id" in each] if isinstance(entries, list) else []
+    return list(control.get("held", ()))
 
 
 def held_target(document: Mapping[str, Any]) -> Target | None:

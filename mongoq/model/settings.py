@@ -79,14 +79,17 @@ class QueueSettings:
         name: name of the queue.
         lease: duration of a reservation unless ``reserve`` gives another.
         history: time that processed items are kept, or ``None`` to delete them.
-        max_retries: runs after the first one before an item is buried; ``None`` for no limit.
-        dead: name of the queue for buried items, or ``None`` for no dead queue, as for a dead queue itself.
+        max_retries: runs after the first one before an item goes to the dead queue; ``None`` for no limit.
+        dead: name of the queue for buried items, by default the name with ``.dead`` added; or ``None`` for no dead
+            queue and no limit of retries. A dead queue has none itself: failures in it stay there.
         max_running: runs at a time, over the workers of all processes; ``None`` for no limit.
-        rate: how many runs may start in a time, such as ``"100/m"``; ``None`` for no limit.
+        rate: how many runs may start in a time: ``"100/m"``, ``"5/s"``, ``"1000/h"`` or ``"10/30s"``; ``None`` for no
+            limit.
         burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
-        max_in_sequence: number of items of one sequence that are handed out at a time.
-        on_expired: where an item goes that was not started in time: ``"history"``, deleted where the queue keeps none,
-            or ``"dead"``.
+        max_in_sequence: number of items of one sequence that are handed out at a time: the ones pushed first. Above 1,
+            these begin in the order of claims, by priority and date.
+        on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``,
+            deleted where the queue keeps none, or ``"dead"``, the dead queue, with the reason ``"expired"``.
         on_dead: what happens to a sequence whose item becomes a dead letter: ``"continue"``, the next item follows, or
             ``"hold"``, no item follows until the letter is replayed, or has gone.
     """

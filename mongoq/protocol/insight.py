@@ -19,9 +19,9 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import DEAD_SUFFIX, count, object_id, queue_name
 from mongoq.model.encoding.extended_json import time_text
+from mongoq.model.envelope import to_plain
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, state_of
-from mongoq.model.item_document import to_plain
 from mongoq.model.limits import QueueLimits
 from mongoq.model.process import EVENTS
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id

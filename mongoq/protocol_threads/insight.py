@@ -17,9 +17,9 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import DEAD_SUFFIX, count, object_id, queue_name
+from mongoq.model.envelope import to_plain
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, state_of
-from mongoq.model.item_document import to_plain
 from mongoq.model.process import EVENTS
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, control_id
 from mongoq.model.settings import from_stored, resolve_settings

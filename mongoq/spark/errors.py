@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mongoq.errors import MongoqError
+from mongoq.errors import MongoqError, name_ids
 from mongoq.model.encoding.error_text import escape_controls
 
-MAX_NAMED_IDS = 10
-"""Ids that a message names, at most."""
 CALLING = "An error occurred while calling "
 """Beginning of Py4J's error text; the error itself comes on a later line."""
 
@@ -85,10 +83,9 @@ class RowsLost(MongoqError):
     """
 
     def __init__(self, item_ids: Sequence[Any]) -> None:
-        named = ", ".join(map(str, item_ids[:MAX_NAMED_IDS])) + ("…" if len(item_ids) > MAX_NAMED_IDS else "")
         super().__init__(
             f"of {len(item_ids)} of the rows the reservation is over: settled before, as all are in a batch that is "
-            f"written again, or taken by others ({named}); they are left out"
+            f"written again, or taken by others ({name_ids(item_ids)}); they are left out"
         )
         self.item_ids = list(item_ids)
 

@@ -80,13 +80,10 @@ class RawOptions:
         if uri is None:
             problem = f"this option is missing: such as mongodb://localhost:27017; or set the variable {VARIABLES[0]}"
             raise ArgumentInvalid("uri", f"{problem} in the environment of the driver, before Spark is started")
-        return Location(uri, database, collection or DEFAULT_COLLECTION, self._setup())
-
-    def _setup(self) -> str | None:
         setup = self.text(SETUP)
         if setup is not None and not IMPORT_PATH.match(setup):
             raise ArgumentInvalid(SETUP, f"an import path such as shop.telemetry:configure, not {setup[:60]!r}")
-        return setup
+        return Location(uri, database, collection or DEFAULT_COLLECTION, setup)
 
     def take_path(self, meaning: str) -> None:
         """Use the path of ``load``, ``save`` or ``start`` as the option that names the queue."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NoReturn, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING, MongoClient
@@ -117,20 +117,17 @@ class Scan:
         except ConfigurationError as error:  # found when the client connects: SRV, modules of a mechanism
             raise ArgumentInvalid("uri", explain_refusal(error, self._uri)) from None
         except OperationFailure as error:
-            self._raise_refusal(error)
-
-    def _raise_refusal(self, error: OperationFailure) -> NoReturn:
-        if error.code in LOGIN_REFUSED_CODES:
-            raise AuthenticationFailed(
-                f"the server refused the credentials of the option uri: correct user, password, authSource or "
-                f"authMechanism ({redact_error(error, self._uri)})"
-            ) from error
-        if error.code == UNAUTHORIZED_CODE:
-            raise AuthenticationFailed(
-                f"the user of the option uri may not read {self._collection.full_name}: grant it the role 'read' "
-                f"(the server {describe_missing_right(error)})"
-            ) from error
-        raise error
+            if error.code in LOGIN_REFUSED_CODES:
+                raise AuthenticationFailed(
+                    f"the server refused the credentials of the option uri: correct user, password, authSource or "
+                    f"authMechanism ({redact_error(error, self._uri)})"
+                ) from error
+            if error.code == UNAUTHORIZED_CODE:
+                raise AuthenticationFailed(
+                    f"the user of the option uri may not read {self._collection.full_name}: grant it the role 'read' "
+                    f"(the server {describe_missing_right(error)})"
+                ) from error
+            raise
 
     def run(self, work: Callable[..., T], *args: Any) -> T:
         """Run a read of the core, which goes to the primary."""
@@ -201,15 +198,10 @@ class Scan:
         """
         sample = SAMPLES * parts
         if count >= MIN_SAMPLED_DOCUMENTS and sample < count:
-            ids = self._sample(filter, hint, sample / count)
+            found = self._of_keys(filter, hint, {"$match": {"$sampleRate": sample / count}})
+            ids = sorted(document["_id"] for document in found)
             places = [len(ids) * part // parts for part in range(1, parts)]
             return sorted({ids[place] for place in places}) if ids else []
-        return self._exact(filter, hint, parts)
-
-    def _sample(self, filter: Filter, hint: str | None, rate: float) -> list[ObjectId]:
-        return sorted(document["_id"] for document in self._of_keys(filter, hint, {"$match": {"$sampleRate": rate}}))
-
-    def _exact(self, filter: Filter, hint: str | None, parts: int) -> list[ObjectId]:
         buckets = self._of_keys(filter, hint, {"$bucketAuto": {"groupBy": "$_id", "buckets": parts}})
         return [bucket["_id"]["min"] for bucket in buckets][1:]
 

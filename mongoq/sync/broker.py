@@ -62,6 +62,11 @@ class Broker(Schedules, Local):
     other codec options are kept, except a ``type_registry``, which is refused), so yours is not changed. Nothing is
     sent before the first operation, which checks the collection; the first write creates the indexes.
 
+    A duration is a ``timedelta``, a number of seconds, or a text such as ``"5m"``. Each method raises
+    ``ArgumentInvalid``, which names the argument, for a value that cannot be used, and ``QueueNameInvalid`` for a name
+    of a queue that cannot be stored; nothing was sent then. Methods that change a schedule raise ``ScheduleUnknown`` if
+    there is none of this name.
+
     Args:
         collection: a collection of PyMongo's ``MongoClient``; for asyncio also one of Motor, for threads one of
             mongomock.
@@ -134,12 +139,8 @@ class Broker(Schedules, Local):
             print(queue.name, queue.ready, queue.oldest_age)
         ```
 
-        Args:
-            within: how long all reads of the returned object may take together, from now on, a ``timedelta`` or
-                seconds; then the driver raises its error of a time limit. By default there is no limit.
-
-        Raises:
-            ArgumentInvalid: ``within`` is no duration.
+        All reads of the returned object may take ``within`` together, from now on; then the driver raises its error of
+        a time limit. By default there is no limit.
         """
         limit = None if within is None else duration(within, "within", zero=False)
         return Inspection(self._driver, self._context, limit)
@@ -189,34 +190,16 @@ class Broker(Schedules, Local):
     ) -> Queue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
-        All options but ``model`` are settings of the queue, and hold for all handles, workers and pipelines of the
-        broker. Its next write to any queue stores the given ones, and every process uses the stored ones. If a setting
-        is stored already, the stored value wins, with a warning in the log, unless the broker has ``settings="code"``;
-        ``queue.configure`` changes it.
+        ``name`` is not empty, has at most 120 bytes (125 when it ends in ``.dead``) and no NUL, and does not begin with
+        ``$``. ``model`` is a type that pydantic can validate, or a ``TypeAdapter``; payloads are validated when they
+        are pushed and when they are read. Without one, any BSON value is accepted. It belongs to the handle and is not
+        stored.
 
-        Args:
-            name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
-            model: a type that pydantic can validate, or a ``TypeAdapter``; payloads are validated when they are pushed
-                and when they are read. ``None`` accepts any BSON value. It belongs to the handle and is not stored.
-            lease: duration of a reservation, a ``timedelta`` or seconds. Default 30 s.
-            history: time for which processed items are kept, a ``timedelta`` or seconds; ``None`` deletes them.
-            max_retries: further runs of an item after the first; then it goes to the dead queue. Default 10; ``None``
-                for no limit.
-            dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures in it
-                stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
-                then raised, since it cannot be buried.
-            max_in_sequence: number of items of one ``sequence`` that are handed out at a time: the ones pushed first.
-                Above 1, these begin in the order of claims, by priority and date. Default 1.
-            on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``, or
-                deleted if the queue keeps none; or ``"dead"``, the dead queue, with the reason ``"expired"``. Default
-                ``"history"``.
-            on_dead: what happens to the sequence of an item that becomes a dead letter: ``"continue"``, the next item
-                follows, or ``"hold"``, no item follows until the letter is replayed, or has gone. Default
-                ``"continue"``.
-
-        Raises:
-            QueueNameInvalid: the name cannot be stored.
-            ArgumentInvalid: another option cannot be used; the message names it.
+        The other options are settings of the queue, with the meanings and defaults of ``QueueSettings``. They hold for
+        all handles, workers and pipelines of the broker. Its next write to any queue stores the given ones, and every
+        process uses the stored ones. If a setting is stored already, the stored value wins, with a warning in the log,
+        unless the broker has ``settings="code"``; ``queue.configure`` changes it. With ``dead=None`` a payload that
+        does not fit the model is raised, since it cannot be buried.
         """
         options = queue_options(
             name,
@@ -236,9 +219,6 @@ class Broker(Schedules, Local):
 
         Use it for a queue that receives the failed items of several queues, such as the error queue of a pipeline; the
         dead letters of one queue are ``queue.dead``.
-
-        Raises:
-            QueueNameInvalid: the name cannot be stored.
         """
         return DeadQueue(self._driver, graveyard(self._context, name))
 
@@ -277,17 +257,11 @@ class Broker(Schedules, Local):
         it again. A call for a queue that does not exist, or a second call, does nothing. An item that is pushed
         meanwhile stays.
 
-        Args:
-            name: the queue.
-            force: delete its live items as well; holders of reserved items get ``ReservationLost``.
-
         Returns:
-            The number of deleted live items; 0 without ``force``.
+            The number of deleted live items, whose holders get ``ReservationLost``; 0 without ``force``.
 
         Raises:
             QueueNotEmpty: it holds live items; nothing was deleted.
-            QueueNameInvalid: no queue can have this name.
-            ArgumentInvalid: ``force`` is no bool.
         """
         return self._run(admin.drop, name, force=force)
 
@@ -296,9 +270,6 @@ class Broker(Schedules, Local):
 
         Only a pipeline with that option records them, at most the last 50 hops. An item without any has an empty trail;
         ``None`` means that the item does not exist, neither live nor in a history.
-
-        Raises:
-            ArgumentInvalid: ``id`` is no ``ObjectId``.
         """
         return self._run(read.trail, id)
 
@@ -310,7 +281,7 @@ class Broker(Schedules, Local):
         return self._run(heartbeats.workers)
 
     def release_claims(self, consumer: str) -> int:
-        """Give back at once all items that a stream of Spark holds under this name; return how many.
+        """Give back at once all items that a stream of Spark holds under its option ``consumer``; return how many.
 
         Use it for a query that has ended for good, whose items would only come back when their leases end. The items
         return to the place of the first of them, the attempt not counted. A query that still runs under the name is
@@ -319,12 +290,6 @@ class Broker(Schedules, Local):
 
         ``findAndModify`` and ``update`` of the consumer's control document, ``update`` of many items for each 10,000. A
         crash in between leaves some items with the consumer: call it again.
-
-        Args:
-            consumer: the option ``consumer`` of the query.
-
-        Raises:
-            ArgumentInvalid: no consumer can have this name.
         """
         return self._run(streams.release_consumer, consumer)
 
@@ -369,15 +334,8 @@ class Broker(Schedules, Local):
         of the transaction. Its calls are part of it, as in the block of ``transaction``. It must not catch the driver's
         errors: they have aborted the transaction.
 
-        Args:
-            function: called with the transaction, and awaited.
-
-        Raises:
-            TransactionsUnavailable: the server is no replica set; nothing was written.
-            ArgumentInvalid: another transaction of this broker runs in this thread or task.
-
-        Any other exception of the function aborts the transaction and is raised unchanged. Errors of the driver are as
-        for ``transaction``.
+        Any other exception of the function aborts the transaction and is raised unchanged. Other errors are those of
+        ``transaction``.
         """
         retries = TransactionRetries()
         while True:
@@ -401,13 +359,10 @@ class Broker(Schedules, Local):
         second. Until then their pushes go where they went before. Items in the queue ``topic`` stay there, and so do
         items that a move or a replay brings. Queues that are bound already stay bound.
 
-        Args:
-            topic: a queue name.
-            queues: the names of the queues, in the order in which the copies are written.
+        Copies are written in the order in which the queues were bound.
 
         Raises:
             TransactionsUnavailable: the server is no replica set; nothing was written.
-            QueueNameInvalid: one of the names cannot be stored.
             ArgumentInvalid: no queue is named, one is bound to itself, is a topic itself, or the topic is bound to
                 another topic; or one of the names is that of a dead queue. Nothing was changed.
         """
@@ -417,14 +372,8 @@ class Broker(Schedules, Local):
         """Undo the binding of these queues, or of all if none is named, and return the remaining bound queues.
 
         Without any bound queue, the topic is an ordinary queue again. This broker uses the change at once, and every
-        other producer within a second (``findAndModify`` of one control document). Items in the queues stay there.
-
-        Args:
-            topic: a queue name.
-            queues: the names of the queues; a queue that is not bound is ignored.
-
-        Raises:
-            QueueNameInvalid: one of the names cannot be stored.
+        other producer within a second (``findAndModify`` of one control document). Items in the queues stay there. A
+        queue that is not bound is ignored.
         """
         return self._run(binding.unbind, topic, queues)
 
@@ -448,8 +397,7 @@ class Broker(Schedules, Local):
         """Check that the server answers and the collection is suitable, and return the time of one round trip.
 
         Raises:
-            CollectionSharded: mongoq needs an unsharded collection.
-            SchemaTooNew: a later mongoq has written the collection.
+            CollectionSharded, SchemaTooNew: as for ``ensure_indexes``.
         """
         # Before the measurement, which covers only one round trip.
         self._run(bootstrap.check_collection)
@@ -461,13 +409,7 @@ class Broker(Schedules, Local):
         """Check that a server takes writes and the collection is suitable; an outage is a result, and no error.
 
         ``hello``, ``listCollections`` and ``find``. ``notes`` of the result name the last outage that any call of this
-        broker has met, and waiting callers that have no change stream.
-
-        Args:
-            within: how long the check may take, a ``timedelta`` or seconds.
-
-        Raises:
-            ArgumentInvalid: ``within`` is no duration.
+        broker has met, and waiting callers that have no change stream. The check takes no longer than ``within``.
         """
         seconds = duration(within, "within", zero=False).total_seconds()
         outage = self._driver.last_outage
@@ -488,21 +430,13 @@ class Broker(Schedules, Local):
         The health is checked at once, and then at intervals, until the broker is closed. ``callback(health)`` is called
         once for each change; a broker counts as healthy at first. It runs beside everything else, in a thread, or on
         the event loop of an ``Broker``, where it may be a coroutine function; call this method there then. What it
-        raises is logged. A forked child has no such checks.
-
-        Args:
-            callback: called with the health.
-            every: time between two checks, a ``timedelta`` or seconds.
-            within: how long one check may take, as for ``health``.
-
-        Raises:
-            ArgumentInvalid: an argument cannot be used; it is named.
+        raises is logged. A forked child has no such checks. ``every`` is the time between two checks; one takes no
+        longer than ``within``.
         """
         if not callable(callback):
             raise ArgumentInvalid("callback", f"a function, not {type(callback).__name__}")
         seconds = duration(every, "every", zero=False).total_seconds()
-        limit = duration(within, "within", zero=False)
-        check = partial(self._check_health, limit)
+        check = partial(self._check_health, duration(within, "within", zero=False))
         watch = HealthWatch(check, self._driver.start_later, every=seconds, callback=callback)
         self._watches.append(watch)
         return watch.stop

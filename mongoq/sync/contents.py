@@ -56,25 +56,21 @@ class Contents(Runner[QueueContext[M]]):
         ``ReservationLost``. This can free an item that hangs; it is no way to share work.
 
         Raises:
-            PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item. Or another program wrote
-                data that cannot be decoded, such as text that is not UTF-8: then ``raw`` is the document in BSON.
+            PayloadInvalid: the payload does not fit the model. Or another program wrote data that cannot be decoded,
+                such as text that is not UTF-8: then ``raw`` is the document in BSON.
         """
         return self._run(read.get, id)
 
     def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
         """Return up to ``n`` items of a state in the order of claims (``find``).
 
-        Reserved items have their holders' tokens, as with ``get``. Documents of other programs that cannot be decoded
-        are left out; a warning names them, ``get`` raises with their bytes, ``remove`` deletes them.
+        Reserved items have their holders' tokens, as with ``get``.
 
         Args:
             n: number of items, at most.
             state: ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, ``"processed"`` (history, oldest first),
                 ``"blocked"`` (by the item before it in its sequence; in the order of sequences and places), or
                 ``None`` for all items that are not processed or blocked.
-
-        Raises:
-            PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
         """
         return self._run(read.peek, n, state)
 
@@ -88,10 +84,7 @@ class Contents(Runner[QueueContext[M]]):
     def counts(self, *, limit: int | None = None) -> Counts:
         """Count the live items by state in one pass (``aggregate``); an item that changes meanwhile may be missed.
 
-        Takes time in proportion to the live items; history costs nothing.
-
-        Args:
-            limit: number of items to read, at most.
+        Takes time in proportion to the live items, of which it reads ``limit`` at most; history costs nothing.
         """
         return self._run(read.counts, limit)
 
@@ -150,16 +143,8 @@ class Contents(Runner[QueueContext[M]]):
     ) -> ItemSelection[M]:
         """Return a selection of items, to count, read or export them, without any I/O.
 
-        Args:
-            state: as for ``history``, with ``None`` for all live items that are not blocked.
-            since: as for ``history``.
-            until: as for ``history``.
-            where: a filter on payloads, as for ``history``.
-            as_of: leave out items that came after this time, such as that of a count before.
-
-        Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed.
-            ArgumentInvalid: another argument cannot be used; the message names it.
+        The options are those of ``history``, with the state ``None`` for all live items that are not blocked. ``as_of``
+        leaves out items that came after this time, such as that of a count before.
         """
         wanted = make_query(self._context, since=since, until=until, where=where, state=state)
         chosen = wanted.without_later(as_of, self._context.broker.clock)
@@ -182,9 +167,7 @@ class Contents(Runner[QueueContext[M]]):
         again adds nothing. Processed ones go to the history, and are kept as long as items that are processed now. A
         crash in between leaves some of them; import all again.
 
-        Args:
-            items: exported items, 1,000 at most are a good number.
-            dry_run: check the items, and write nothing.
+        1,000 items at a time are a good number. ``dry_run=True`` checks them, and writes nothing.
 
         Raises:
             ArgumentInvalid: one of them is no exported item, the message names the field, or is a processed one and the
@@ -215,24 +198,16 @@ class Contents(Runner[QueueContext[M]]):
         With another ``state`` the iteration goes over live items in the order of claims, for example to search a long
         dead queue. Items that do not change meanwhile are returned exactly once. An item that was ready or expired is
         returned at most once, even if it changes; other items, postponed meanwhile by ``extend`` or ``rollback``, may
-        be returned again. Documents of other programs that cannot be decoded are left out, as by ``peek``.
+        be returned again.
 
         Args:
             since: processed at this time or later (aware); for live items, due, or reserved, until this time or later.
             until: processed before this time (aware); for live items, due, or reserved, until before this time.
-            where: a filter on payloads, such as ``{"customer.name": "Ada", "n": {"$gt": 3}}``, evaluated by the server;
-                operators without a path, such as ``{"$gt": 3}``, apply to payloads that are no documents. Allowed are
-                ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex $options $size $mod
-                $not $elemMatch``. Values are taken literally.
+            where: a filter on payloads.
             state: ``"processed"``, or ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, or ``None`` for all
                 live items that are not blocked, as they are when the first page is read; or ``"blocked"``, sequence by
                 sequence, without ``since`` and ``until``.
             page: items per command, at most.
-
-        Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
-            ArgumentInvalid: another argument cannot be used; the message names it.
-            PayloadInvalid: while iterating, a payload does not fit the model; its ``item`` is the raw item.
         """
         wanted = make_query(self._context, since=since, until=until, where=where, state=state, page=page)
         return self._pages(wanted)
@@ -293,16 +268,16 @@ class Contents(Runner[QueueContext[M]]):
             since: processed at this time or later (aware).
             until: processed before this time (aware); by default, before the replay began.
             after: processed after this position, the ``Replayed.position`` of an earlier replay; instead of ``since``.
-            where: a filter on payloads, as in ``history``.
+            where: a filter on payloads.
             limit: number of items, at most, the oldest first; ``after=done.position`` continues with the next ones.
             label: a name that distinguishes this replay from another one of the same items, at most 100 bytes.
             transform: ``transform(payload, item)`` returns the payload of the copy, or ``mongoq.SKIP`` for none. A
                 plain function, called for each item just before its chunk is sent. ``None`` is refused, because it
                 mostly means a forgotten ``return``. Payloads that do not fit this handle's model are refused without a
                 call; use a handle without a model to repair old ones.
-            delay: time from now until the copies may be claimed, a ``timedelta`` or seconds.
+            delay: time from now until the copies may be claimed.
             priority: the priority of the copies, instead of the originals'.
-            once: time for which copies are remembered, a ``timedelta`` or seconds. Default 7 days.
+            once: time for which copies are remembered. Default 7 days.
             rate: copies added per second, at most.
             progress: a plain function, called with the result so far after each chunk that was written, or in a dry run
                 would be.
@@ -315,10 +290,8 @@ class Contents(Runner[QueueContext[M]]):
                 counted, and the replay goes on.
 
         Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
-            ArgumentInvalid: another argument cannot be used, or ``transform`` returned ``None``; the message names it.
-                Or nothing was found, and this is a dead queue that holds letters: the message names the call that sends
-                them back.
+            ArgumentInvalid: ``transform`` returned ``None``. Or nothing was found, and this is a dead queue that holds
+                letters: the message names the call that sends them back.
             QueueUnknown: nothing was found, and no queue has this name, but one has a similar name.
 
         An exception of ``transform`` or ``progress`` ends the replay, and so does a driver's error, a crash, or a
@@ -366,15 +339,9 @@ class Contents(Runner[QueueContext[M]]):
         so does a lost reply, whose error is raised. Call it again for the rest. Items for which others of their
         sequences wait go in transactions of up to 1,000, in which the next ones follow.
 
-        Args:
-            state: as for ``peek``.
-            where: only items with a payload that matches this filter, as for ``history``.
-            limit: number of items, at most, the first ones in the order of claims; of ``"processed"`` items the oldest.
-            as_of: leave out items that came after this time, such as that of a count before.
-
-        Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
-            ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
+        ``state`` is as for ``peek``. Up to ``limit`` items go, the first ones in the order of claims; of
+        ``"processed"`` items the oldest. ``as_of`` leaves out items that came after this time, such as that of a count
+        before.
         """
         return self._run(admin.purge, state, where=where, limit=limit, until=as_of)
 
@@ -396,41 +363,17 @@ class Contents(Runner[QueueContext[M]]):
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
 
-        Options that are left out stay as they are.
+        The options are those of ``QueueSettings``; ones that are left out stay as they are. A new ``lease`` holds for
+        reservations from the next one on, a new ``history`` for items processed from now on, ``max_in_sequence`` from
+        the next push or settlement of each sequence on, ``on_dead`` for items that are buried from now on.
 
-        Args:
-            lease: duration of reservations from the next one on, a ``timedelta`` or seconds.
-            history: time for which items processed from now on are kept, a ``timedelta`` or seconds; ``None`` deletes
-                them.
-            max_retries: further runs of an item after the first; ``None`` for no limit.
-            dead: the dead queue; ``None`` for none, and no limit of retries.
-            max_running: runs of this queue at a time, over the workers of all processes; ``None`` for no limit.
-            rate: how many runs may start in a time: ``"100/m"``, ``"5/s"``, ``"1000/h"`` or ``"10/30s"``; ``None`` for
-                no limit.
-            burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
-            max_in_sequence: number of items of one sequence that are handed out at a time, from the next push or
-                settlement of each sequence on.
-            on_expired: where an item goes that was not started in time, ``"history"`` or ``"dead"``.
-            on_dead: what happens to the sequence of an item that is buried from now on: ``"continue"``, or ``"hold"``.
-            existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
-                to their number. A crash after the first command leaves it undone; call it again.
-            dry_run: return the settings that the change would lead to, and write nothing (``find``).
-
-        Raises:
-            ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
+        ``existing=True`` applies ``history`` to items in the history too: one ``update`` of all of them, in time
+        proportional to their number. A crash after the first command leaves it undone; call it again. ``dry_run=True``
+        returns the settings that the change would lead to, and writes nothing (``find``).
         """
-        options = {
-            "lease": lease,
-            "history": history,
-            "max_retries": max_retries,
-            "dead": dead,
-            "max_running": max_running,
-            "rate": rate,
-            "burst": burst,
-            "max_in_sequence": max_in_sequence,
-            "on_expired": on_expired,
-            "on_dead": on_dead,
-        }
+        options: dict[str, Any] = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
+        options |= {"max_running": max_running, "rate": rate, "burst": burst, "max_in_sequence": max_in_sequence}
+        options |= {"on_expired": on_expired, "on_dead": on_dead}
         if not dry_run:
             return self._run(queue_settings.configure, options, existing=existing)
         changes = check_options(self._context.name, **options)

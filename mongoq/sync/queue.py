@@ -1,43 +1,77 @@
 # Generated from mongoq/aio/queue.py by scripts/unasync.py. Do not edit.
-"""One queue: every operation on its items is one atomic command."""
+"""One queue: every operation on its items is one atomic command, and a batch of them is a few."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, Expires, Id
+from mongoq.model.arguments import expires as checked_expires
+from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
+from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol.claim.judge import OnInvalid
 from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push.insert import OnDuplicate
+from mongoq.protocol.push.insert import KEYED, OnDuplicate, check_key
 from mongoq.protocol.state.context import context_of
 from mongoq.protocol_threads import admin
+from mongoq.protocol_threads.base.transaction import run_within
 from mongoq.protocol_threads.claim import pop, reserve
 from mongoq.protocol_threads.history.dead_letters import revive
 from mongoq.protocol_threads.push import push
 from mongoq.protocol_threads.settle import bury, move, settle
-from mongoq.sync.batches import Batches
 from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents
 from mongoq.sync.selection import ItemSelection
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
-class Queue(Batches[M], Contents[M], Local):
+class Queue(Contents[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
-    ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
+    ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``. A duration is a ``timedelta``, a
+    number of seconds, or a text such as ``"5m"``; a time is aware. Each method raises ``ArgumentInvalid``, which names
+    the argument, for a value that cannot be used; nothing was sent then.
+
+    **Transactions.** The option ``session`` is a session of the client with a transaction in it. Then the call happens
+    when the transaction is committed, or not at all. By default it is that of the block of ``broker.transaction()``
+    that the call is in, if any; ``None`` is for a call that happens at once.
+
+    **Settling.** ``commit``, ``rollback``, ``release``, ``extend``, ``move`` and ``bury`` take the result of
+    ``reserve``. They raise ``ReservationLost`` if another caller holds the item, or it was settled already; nothing was
+    changed then. With ``certain=False`` the reply was lost, and the call may have happened. They raise ``ItemForeign``
+    for an item of another queue or broker; nothing was sent.
+
+    **Batches.** ``commit_many``, ``rollback_many``, ``release_many``, ``extend_many`` and ``move_many`` take any
+    iterable of results of ``reserve_many`` or ``reserve``, each once, and send a ``bulkWrite``. They raise
+    ``BatchIncomplete`` if some items could not be settled: its ``failed`` has the error of each, such as
+    ``ReservationLost``. The server only returns a count: the lost items are found by a later read, and ``certain`` is
+    false for an item that it cannot decide. Items whose leases may be over are settled one by one, with exact answers.
+    Nothing is sent if one item is of another queue (``ItemForeign``), or was never reserved (``ReservationLost``). A
+    call that is cancelled, or ends by a crash or a network error, may still settle all or some of the items. The others
+    are eligible again when their leases end.
+
+    **Reading.** The option ``where`` is a filter on payloads, such as ``{"customer.name": "Ada", "n": {"$gt": 3}}``,
+    evaluated by the server; operators without a path, such as ``{"$gt": 3}``, apply to payloads that are no documents.
+    Allowed are ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex $options $size $mod
+    $not $elemMatch``. Values are taken literally. ``FilterInvalid`` is raised for others, and for a filter that the
+    server refuses. ``PayloadInvalid`` is raised for a payload that does not fit the model; its ``item`` is the raw
+    item. Documents of other programs that cannot be decoded are left out; a warning names them, ``get`` raises with
+    their bytes, ``remove`` deletes them.
     """
 
     _elsewhere = (
@@ -99,10 +133,13 @@ class Queue(Batches[M], Contents[M], Local):
         transaction, and everything below applies to each copy. The returned id is then that of the publication, the
         ``origin.id`` of each copy.
 
+        After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
+        cancelled push may still happen.
+
         Args:
             payload: any BSON value, or a value of the queue's model.
-            delay: time from now until the item may be claimed, a ``timedelta`` or seconds.
-            when: time before which it is not claimed (aware).
+            delay: time from now until the item may be claimed.
+            when: time before which it is not claimed.
             priority: -100 (first) to 100 (last).
             key: a non-empty string of at most 1 KiB. The queue holds at most one live item (ready, scheduled or
                 reserved) for each key; the key is free again when the item is processed, moved or buried.
@@ -112,17 +149,15 @@ class Queue(Batches[M], Contents[M], Local):
             headers: metadata that stays with the item over moves, at most 16 KiB as BSON.
             id: the item's id, unique in the collection. The same push again, also after the item was moved or settled,
                 adds nothing.
-            once: time for which a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
+            once: time for which a given ``id`` is remembered. Default 7 days.
             sequence: a non-empty string of at most 1 KiB, such as ``"customer-17"``. Items of the queue with the same
                 sequence are handed out in the order of their pushes, one at a time: each is *blocked* until the one
                 before it is settled. Where ``max_in_sequence`` of the queue allows more, each is blocked while so many
                 before it are not settled, and the ones that are not begin by priority and date. It takes a transaction.
-            expires: time from now by which the item must be started, a ``timedelta`` or seconds; or an aware time,
-                which may be over already. An item that no caller has claimed by then is never handed out: the claim
-                that meets it settles it, as the setting ``on_expired`` says. Once claimed, an item does not expire.
-            session: a session of the client with a transaction in it. Then the push happens when the transaction is
-                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
-                if any; ``None`` for a push that happens at once.
+            expires: duration from now, or time, by which the item must be started; the time may be over already. An
+                item that no caller has claimed by then is never handed out: the claim that meets it settles it, as the
+                setting ``on_expired`` says. Once claimed, an item does not expire.
+            session: see the class.
 
         Raises:
             PayloadInvalid: BSON cannot hold the payload and give it back equal, or the model refuses it.
@@ -131,12 +166,8 @@ class Queue(Batches[M], Contents[M], Local):
             DuplicateItem: the key is taken, and ``on_duplicate="raise"``; it names the live item. Or a push to another
                 queue has used ``id``; it names the queue that has it. With ``session`` it aborts the transaction if it
                 leaves its block.
-            ArgumentInvalid: another argument cannot be used; the message names it.
             TransactionsUnavailable: several queues are bound to this name, or there is a ``sequence``, and the server
                 is no replica set.
-
-        After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
-        cancelled push may still happen.
         """
         return self._run_joined(
             push.push,
@@ -153,6 +184,103 @@ class Queue(Batches[M], Contents[M], Local):
             expires=expires,
             session=session,
         )
+
+    def push_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        when: datetime | None = None,
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        ids: Iterable[Id] | None = None,
+        once: Duration | None = None,
+        sequence: str | None = None,
+        sequences: Iterable[str | None] | None = None,
+        expires: Expires | Iterable[Expires | None] | None = None,
+        session: Any = KEEP,
+    ) -> list[ObjectId]:
+        """Add items, and return their ids in order once a majority has them (``insert`` of many).
+
+        They are claimed in the given order; with ``ids`` in the order of the ids. One command carries up to 10,000
+        items or 16 MiB. Not atomic: a crash between two commands leaves the first items pushed, and a cancelled call
+        may still push all or the first of them.
+
+        If other queues are bound to this name, copies of all items go into each of them in one transaction: all of
+        them, or none.
+
+        Args:
+            payloads: any iterable of payloads; read once.
+            delay: as for ``push``, for all items.
+            when: as for ``push``, for all items.
+            priority: as for ``push``, for all items.
+            headers: as for ``push``, for all items.
+            ids: the items' ids, one for each payload, as the ``id`` of ``push``; the same push again is no error.
+            once: time for which given ``ids`` are remembered. Default 7 days.
+            sequence: as for ``push``, for all items; they take their places in the order given, in one transaction for
+                each 1,000 items.
+            sequences: the items' sequences instead, one or ``None`` for each payload.
+            expires: as for ``push``, for all items; or a list with one for each payload, ``None`` for an item that
+                never expires. A topic takes one for all.
+            session: see the class.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored; the message names it, as
+                ``payloads[3].at``, and nothing was written.
+            ArgumentInvalid: it names ``payloads`` when the copies for bound queues, or the items of a call with
+                ``session``, are more than 30,000, or 32 MiB in all.
+            TransactionsUnavailable: queues are bound to this name, or there is a ``session``, and the server is no
+                replica set.
+            BatchIncomplete: some items are not known to be pushed. After a network error they may have been; with
+                ``ids``, push them again without any duplicate. Or pushes to other queues have used some of the ``ids``:
+                the rest is pushed, and ``failed`` has a ``DuplicateItem`` for each, with the queue that has the id.
+            DuplicateItem: pushes to other queues have used some of the ``ids``, and queues are bound to this name;
+                nothing is pushed.
+        """
+        return self._run_joined(
+            push.push_many,
+            payloads,
+            delay=delay,
+            when=when,
+            priority=priority,
+            headers=headers,
+            ids=ids,
+            once=once,
+            sequence=sequence,
+            sequences=sequences,
+            expires=expires,
+            session=session,
+        )
+
+    def check_push(
+        self,
+        payloads: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        when: datetime | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        sequence: str | None = None,
+        expires: Expires | None = None,
+    ) -> None:
+        """Check that ``push`` takes each of these payloads with these options, without any I/O.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored.
+        """
+        push.check_due(delay, when)
+        checked_priority(priority)
+        push.check_headers(headers, self._context.broker.encoding)
+        if expires is not None:
+            checked_expires(expires)
+        if key is not None:
+            check_key(key)
+        if sequence is not None:
+            check_sequence(sequence)
+            if key is not None:
+                raise ArgumentInvalid("sequence", KEYED)
+        self._context.codec.wrap_many(list(payloads))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).
@@ -173,11 +301,7 @@ class Queue(Batches[M], Contents[M], Local):
         return self._run(pop.pop, on_invalid=on_invalid)
 
     def reserve(
-        self,
-        *,
-        lease: Duration | None = None,
-        wait: Duration | None = None,
-        on_invalid: OnInvalid = "bury",
+        self, *, lease: Duration | None = None, wait: Duration | None = None, on_invalid: OnInvalid = "bury"
     ) -> Item[M] | None:
         """Reserve the first eligible item for the duration of a lease, or return ``None`` (``findAndModify``).
 
@@ -186,12 +310,11 @@ class Queue(Batches[M], Contents[M], Local):
         counts; after ``max_retries`` retries it is buried instead.
 
         Args:
-            lease: duration, a ``timedelta`` or seconds; default the queue's.
-            wait: time to wait for an item, a ``timedelta`` or seconds, ``math.inf`` for ever; ``None`` does not wait. A
-                push, move, rollback, replay or resume in any process ends the wait within milliseconds, and so does an
-                item that comes due (``aggregate`` with ``$changeStream``, ``getMore``); on a standalone server
-                consumers check now and then. A cancelled wait leaves nothing reserved, if the broker is closed before
-                the event loop ends.
+            lease: length of the reservation; default the queue's.
+            wait: time to wait for an item, ``math.inf`` for ever; ``None`` does not wait. A push, move, rollback,
+                replay or resume in any process ends the wait within milliseconds, and so does an item that comes due
+                (``aggregate`` with ``$changeStream``, ``getMore``); on a standalone server consumers check now and
+                then. A cancelled wait leaves nothing reserved, if the broker is closed before the event loop ends.
             on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and reserve the next item,
                 or ``"raise"``.
 
@@ -200,6 +323,22 @@ class Queue(Batches[M], Contents[M], Local):
                 which can be settled.
         """
         return self._run(reserve.reserve, lease=lease, wait=wait, on_invalid=on_invalid)
+
+    def reserve_many(
+        self, n: int, *, lease: Duration | None = None, wait: Duration | None = None, on_invalid: OnInvalid = "bury"
+    ) -> list[Item[M]]:
+        """Reserve up to ``n`` items in the order of the queue under one token (``find``, ``update`` of many, ``find``).
+
+        Fewer items may be returned than are eligible, when other consumers claim at the same time; none means that no
+        item is ready or the queue is paused. A crash of the holder counts as an attempt of each item. An item that had
+        all its runs is buried, unless its last reservation was in a batch. A neighbour may then have killed the holder,
+        so the item gets one more run, alone, as the only item of a batch or by ``reserve``.
+
+        ``n`` is 1 to 10,000; ``wait`` is the time to wait for the first item. The other options are those of
+        ``reserve``, and so is ``PayloadInvalid``, for the first item that does not fit; the others were given back
+        unused then.
+        """
+        return self._run(reserve.reserve_many, n, lease=lease, wait=wait, on_invalid=on_invalid)
 
     def reserved(
         self,
@@ -216,12 +355,9 @@ class Queue(Batches[M], Contents[M], Local):
         cancellation) releases it at once, its attempt not counted. If the block settles the item itself (for example by
         ``move``), nothing more is done.
 
-        Args:
-            lease: as for ``reserve``.
-            wait: as for ``reserve``.
-            delay: time until the item's next run after a failed block, a ``timedelta`` or seconds. Without it, a loop
-                around a block that fails at once would use up all retries in a moment.
-            on_invalid: as for ``reserve``; an error on entry leaves its ``item`` reserved, to be settled.
+        After a failed block, the item's next run comes after ``delay``. Without it, a loop around a block that fails at
+        once would use up all retries in a moment. The other options are those of ``reserve``; a ``PayloadInvalid`` on
+        entry leaves its ``item`` reserved, to be settled.
 
         Raises:
             ReservationLost: at the end of the block, when the lease was over and another caller took the item.
@@ -238,67 +374,61 @@ class Queue(Batches[M], Contents[M], Local):
     ) -> None:
         """Settle an item as done (``delete``; with history, or a remembered id, ``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            payload: payload for the history instead of the item's; without history it is only checked.
-            patch: or operators that change the payload for the history, as for ``move``.
-            session: a session of the client with a transaction in it. Then the commit happens when the transaction is
-                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
-                if any; ``None`` for a commit that happens at once.
+        ``payload`` goes to the history instead of the item's, or ``patch`` changes that for the history, as for
+        ``move``; without history they are only checked.
 
         Raises:
-            ReservationLost: another caller holds the item, or it was settled already; nothing was changed. With
-                ``certain=False`` the reply was lost and the commit may have happened.
-            ItemForeign: the item belongs to another queue or broker.
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
         self._run_joined(settle.commit, item, payload=payload, patch=patch, session=session, reserved=item)
 
+    def commit_many(self, items: Iterable[Item[Any]]) -> None:
+        """Settle items as done (one ``delete`` of many for each token; with history ``update``)."""
+        self._run(settle.commit_many, items)
+
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            delay: time from now until it may be claimed again, a ``timedelta`` or seconds.
-            error: cause of the failure; its type and text are kept on the item, shortened to 4 KiB.
-
-        Raises:
-            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
-            ItemForeign: the item belongs to another queue or broker.
+        It may be claimed again after ``delay``. Type and text of ``error`` are kept on it, shortened to 4 KiB.
         """
         self._run(settle.rollback, item, delay=delay, error=error)
+
+    def rollback_many(
+        self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
+    ) -> None:
+        """Hand items back after a failure, as ``rollback`` does; bury items without retries left (``update``)."""
+        self._run(settle.rollback_many, items, delay=delay, error=error)
 
     def release(self, item: Item[Any], *, delay: Duration | None = None) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            delay: time from now until it may be claimed again, a ``timedelta`` or seconds, as for the outcome
-                ``Later``. Its last error stays; no retry is used up.
-
-        Raises:
-            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
-            ItemForeign: the item belongs to another queue or broker.
+        It may be claimed again after ``delay``, if any, as for the outcome ``Later``. Its last error stays; no retry
+        is used up.
         """
         self._run(settle.release, item, delay=delay)
+
+    def release_many(self, items: Iterable[Item[Any]], *, delay: Duration | None = None) -> None:
+        """Hand items back unused, as ``release`` does (``update``)."""
+        self._run(settle.release_many, items, delay=delay)
 
     def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
         """Extend the lease to this length from now on, and return the item with its new end (``update``).
 
-        A lease that ran out can be extended as long as no other caller has taken the item.
-
-        Args:
-            item: the result of ``reserve``; it can be settled just like the returned one.
-            lease: duration from now on, a ``timedelta`` or seconds; default the queue's.
-
-        Raises:
-            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
-            ItemForeign: the item belongs to another queue or broker.
+        A lease that ran out can be extended as long as no other caller has taken the item. The given item can be
+        settled just like the returned one. Without ``lease`` it is the queue's.
         """
         until = self._run(settle.extend, item, lease=lease)
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
+
+    def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
+        """Extend the leases to this length from now on, and return the items with their new ends (``update``).
+
+        The given items can be settled like the returned ones. But only the returned ones contain the new end of their
+        leases, and are settled together. Of a ``BatchIncomplete``, the leases of the ``done`` were extended.
+        """
+        return self._run(settle.extend_many, items, lease=lease)
 
     def move(
         self,
@@ -327,8 +457,8 @@ class Queue(Batches[M], Contents[M], Local):
             payload: the new payload.
             patch: update operators applied under the payload, such as ``{"$set": {"plane.seats": 180}}``; one of
                 ``$set $unset $inc $mul $min $max $push $addToSet $pullAll $pop $rename``. Values are taken literally.
-            delay: time from now until it may be claimed there, a ``timedelta`` or seconds.
-            when: time before which it is not claimed there (aware).
+            delay: time from now until it may be claimed there.
+            when: time before which it is not claimed there.
             priority: the new priority.
             key: its key there; its key here becomes free in any case.
             headers: the new headers; ``None`` removes them. The item keeps the headers of its trace, such as
@@ -337,57 +467,81 @@ class Queue(Batches[M], Contents[M], Local):
                 for no other item there. Not with ``key``.
             expires: time by which it must be started there, as for ``push``; a duration counts from now. By default it
                 waits as long as it takes.
-            session: a session of the client with a transaction in it. Then the move happens when the transaction is
-                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
-                if any; ``None`` for a move that happens at once.
+            session: see the class.
 
         Raises:
-            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
-            ItemForeign: the item belongs to another queue or broker.
             DuplicateItem: ``key`` is taken there; the item is unchanged and still reserved.
             PatchInvalid: an operator or a path that is not allowed, or a patch that does not fit the payload; the item
                 is unchanged and still reserved.
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        self._run_joined(
-            move.move,
-            item,
-            move.destination(self._context, context_of(to)),
-            Move(
-                to,
-                payload=payload,
-                patch=patch,
-                delay=delay,
-                when=when,
-                priority=priority,
-                headers=headers,
-                sequence=sequence,
-                expires=expires,
-            ),
-            key=key,
-            session=session,
-            reserved=item,
+        outcome = Move(
+            to,
+            payload=payload,
+            patch=patch,
+            delay=delay,
+            when=when,
+            priority=priority,
+            headers=headers,
+            sequence=sequence,
+            expires=expires,
         )
+        there = move.destination(self._context, context_of(to))
+        self._run_joined(move.move, item, there, outcome, key=key, session=session, reserved=item)
+
+    def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
+        """Hand items on to other queues, each in one ``update``: none is ever in both or in neither.
+
+        Each item comes with its ``Move``. Moves that are equal and have no patch share a statement; they need not go to
+        the same queue.
+
+        Raises:
+            BatchIncomplete: some items could not be moved, for example a ``PatchInvalid`` for a patch that does not fit
+                its payload. These items are unchanged and still reserved.
+            PayloadInvalid, PayloadTooLarge, PatchInvalid, ArgumentInvalid: a move cannot be made; the message names it,
+                as ``moves[3].priority``, and nothing was sent.
+        """
+        self._run(move.move_many, moves, context_of)
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).
 
-        Args:
-            item: the result of ``reserve``.
-            reason: a short text to count by, at most 512 bytes; default the text of ``error``, or ``"buried"``.
-            error: cause of the burial; its type and text are kept on the item, shortened to 4 KiB.
+        ``reason`` is a short text to count by, at most 512 bytes; default the text of ``error``, or ``"buried"``. Type
+        and text of ``error`` are kept on the item, shortened to 4 KiB.
 
         Raises:
-            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
-            ItemForeign: the item belongs to another queue or broker.
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
         self._run(bury.bury, item, reason=reason, error=error)
 
+    def _run_joined(
+        self,
+        work: Callable[..., T],
+        *args: Any,
+        session: Any,
+        reserved: Item[Any] | None = None,
+        **options: Any,
+    ) -> T:
+        """Run an operation in the transaction of a session, if any; ``reserved`` is the item that it settles."""
+        session = self._driver.sessions.choose(session)
+        if session is None:
+            return self._run(work, *args, session=None, **options)
+        with self._sessions.calling(session):
+            joined = partial(self._observed(work), self._context, *args, session=session, **options)
+            return self._run(run_within, session, joined, reserved)
+
 
 class DeadQueue(Queue[Any]):
-    """The dead letters of a queue, made by ``queue.dead``: an ordinary queue that can also send its items back."""
+    """The dead letters of a queue, made by ``queue.dead``: an ordinary queue that can also send its items back.
+
+    ``select``, ``replay`` and ``purge`` choose letters by these options: ``ids``, only these; ``where``, a filter on
+    payloads; ``stage`` of a pipeline in which they failed; ``reason``, their whole
+    ``origin.reason``; ``error``, the whole ``error.type`` of their last error, such as
+    ``pymongo.errors.DuplicateKeyError``, or ``""`` for errors that were given as a text; ``as_of``, without letters
+    that came after this time, such as that of a count before; ``limit``, the first ones in the order of claims. A
+    letter that failed once more in the dead queue has the error of that failure.
+    """
 
     @property
     def letters_of(self) -> str | None:
@@ -407,11 +561,7 @@ class DeadQueue(Queue[Any]):
     ) -> ItemSelection[Any]:
         """Return a selection of dead letters, to count, read, group or export them, without any I/O.
 
-        The arguments are those of ``replay``, and ``state`` is as for ``peek``.
-
-        Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed.
-            ArgumentInvalid: another argument cannot be used; the message names it.
+        The options are those of the class; ``state`` is as for ``peek``.
         """
         chosen = selection(
             self._context, ids=ids, where=where, stage=stage, reason=reason, error=error, until=as_of, state=state
@@ -435,22 +585,12 @@ class DeadQueue(Queue[Any]):
         """Send dead letters back to the queues they died in, in the order of their claims (``find``, ``update``).
 
         Each letter goes in one update, with its id, payload, headers and origin, with its key if that is free, and with
-        its attempts at 0. Letters that a caller has reserved here stay.
+        its attempts at 0. Letters that a caller has reserved here stay. A crash in between leaves the rest here: call
+        it again.
 
-        Args:
-            ids: only these letters.
-            where: only letters with a payload that matches this filter, as for ``history``.
-            limit: number of letters, at most.
-            to: send all to this queue instead, without their keys.
-            hop: send all to this queue of a pipeline, each with the payload that it had when it last left that queue,
-                if the pipeline keeps payloads in its trails; without their keys.
-            stage: only letters that failed in this stage of a pipeline.
-            reason: only letters that were buried for this reason, their whole ``origin.reason``.
-            error: only letters whose last error is of this type, their whole ``error.type``, such as
-                ``pymongo.errors.DuplicateKeyError``; ``""`` for errors that were given as a text. A letter that failed
-                once more in the dead queue has the error of that failure.
-            as_of: leave out letters that came after this time, such as that of a count before.
-            progress: a plain function, called with the result so far after each page of 500 letters.
+        ``to`` sends all to this queue instead, without their keys. ``hop`` sends all to this queue of a pipeline, each
+        with the payload that it had when it last left that queue, if the pipeline keeps payloads in its trails; without
+        their keys. ``progress`` is a plain function, called with the result so far after each page of 500 letters.
 
         Returns:
             ``pushed`` letters went back; ``skipped`` are held by a caller; ``refused`` have no origin, or a live item
@@ -458,11 +598,9 @@ class DeadQueue(Queue[Any]):
                 ``ids`` that are not here.
 
         Raises:
-            ArgumentInvalid: an argument cannot be used; the message names it, and nothing was changed. Or there are no
-                letters here, but in another dead queue of this queue, which the message names.
+            ArgumentInvalid: there are no letters here, but in another dead queue of this queue, which the message
+                names.
             QueueUnknown: there are no letters here and no queue has this name, but one has a similar name.
-
-        A crash in between leaves the rest here: call it again.
         """
         letters = selection(self._context, ids=ids, where=where, stage=stage, reason=reason, error=error, until=as_of)
         return self._run(revive, letters, to=context_of(to), hop=hop, limit=limit, progress=progress)
@@ -481,31 +619,8 @@ class DeadQueue(Queue[Any]):
     ) -> int:
         """Delete dead letters, all or a selection, and return how many (``delete``).
 
-        It works as ``purge`` of any queue, with the selection of ``replay``: letters that a caller has reserved here
-        stay, except with ``state="reserved"``, and a crash in between leaves the rest.
-
-        Args:
-            state: as for ``peek``; ``None`` for all live letters that no caller holds.
-            ids: only these letters.
-            where: only letters with a payload that matches this filter, as for ``history``.
-            limit: number of letters, at most, the first ones in the order of claims.
-            stage: only letters that failed in this stage of a pipeline.
-            reason: only letters that were buried for this reason, as for ``replay``.
-            error: only letters whose last error is of this type, as for ``replay``.
-            as_of: leave out letters that came after this time, as for ``replay``.
-
-        Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
-            ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
+        It works as ``purge`` of any queue: letters that a caller has reserved here stay, except with
+        ``state="reserved"``, and a crash in between leaves the rest.
         """
-        return self._run(
-            admin.purge,
-            state,
-            ids=ids,
-            where=where,
-            limit=limit,
-            stage=stage,
-            reason=reason,
-            error=error,
-            until=as_of,
-        )
+        options: dict[str, Any] = {"limit": limit, "ids": ids, "where": where, "until": as_of}
+        return self._run(admin.purge, state, stage=stage, reason=reason, error=error, **options)

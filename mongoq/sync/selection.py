@@ -32,6 +32,8 @@ class ItemSelection(Runner[QueueContext[M]]):
 
     Without any I/O. Filters are evaluated slice by slice, so that no command keeps the server busy with a whole queue;
     ``progress`` is a plain function that is called with the number of items examined so far, after each slice.
+    Documents of other programs that cannot be decoded are left out; a warning names them. ``FilterInvalid`` is raised
+    if the server refuses the filter, and ``PayloadInvalid`` for a payload that does not fit the model.
 
     Attributes:
         query: the selection, as it is sent; a list that continues elsewhere keeps it.
@@ -46,26 +48,14 @@ class ItemSelection(Runner[QueueContext[M]]):
     ) -> BoundedCount:
         """Count the selected items among the first ``limit`` items of the state (``find``, ``aggregate``).
 
-        Args:
-            limit: number of items that are examined, at most.
-            free: count what ``purge`` deletes and ``replay`` sends: live items that no caller holds, blocked ones too.
-            progress: a plain function, called with the number of items examined so far.
-
-        Raises:
-            FilterInvalid: the server refuses the filter.
+        ``free=True`` counts what ``purge`` deletes and ``replay`` sends: live items that no caller holds, blocked ones
+        too.
         """
         counter = query.count_free if free else query.count_range
         return self._run(counter, self.query, limit=count(limit, "limit"), progress=progress)
 
     def read(self, limit: int, *, progress: Callable[[int], object] | None = None) -> list[Item[M]]:
-        """Return the first ``limit`` selected items in their order, reserved ones included (``find``).
-
-        Documents of other programs that cannot be decoded are left out; a warning names them.
-
-        Raises:
-            FilterInvalid: the server refuses the filter.
-            PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
-        """
+        """Return the first ``limit`` selected items in their order, reserved ones included (``find``)."""
         documents = self._run(query.search, self.query, limit=count(limit, "limit"), progress=progress)
         return self._items(documents)[:limit]
 
@@ -100,12 +90,8 @@ class ItemSelection(Runner[QueueContext[M]]):
     def groups(self, *, limit: int = GROUPED_LETTERS, groups: int = MAX_GROUPS) -> tuple[list[FailureGroup], bool]:
         """Group the selected dead letters by reason and type of error (``aggregate``).
 
-        Args:
-            limit: number of letters that are examined, at most.
-            groups: number of groups, at most; the largest ones.
-
-        Returns:
-            The groups, and whether there are letters behind the limit.
+        ``limit`` letters are examined, at most. Returns the largest ``groups``, and whether there are letters behind
+        the limit.
         """
         return self._run(dead_letters.group_letters, self.query, limit=limit, groups=groups)
 

@@ -19,7 +19,7 @@ from mongoq import BoundedCount, ReleasedSequence
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.model.item_document import to_plain
+from mongoq.model.envelope import to_plain
 from mongoq.web import audit
 from mongoq.web.items import make_replayed
 from mongoq.web.models import ErrorType, LetterChoice, MoveLetters, Reason, ReplayLetters, Stage, read_action

@@ -15,8 +15,8 @@ from fastapi import Response
 from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.extended_json import json_text
+from mongoq.model.envelope import item_document
 from mongoq.model.item import Item
-from mongoq.model.item_document import item_document
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.web.client import BrokerClient
 from mongoq.web.feed import Feed

@@ -25,8 +25,8 @@ from mongoq.cli.change.deletion import INTERRUPTED_DELETION
 from mongoq.cli.change.replay import report, target_text
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
+from mongoq.model.envelope import item_document, to_plain
 from mongoq.model.item import Item
-from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.sync import Broker
 from mongoq.sync.selection import GROUPED_LETTERS, MAX_GROUPS, ItemSelection

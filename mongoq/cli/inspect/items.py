@@ -15,8 +15,8 @@ from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output, make_table, printable, progress
 from mongoq.model.encoding.extended_json import json_text
+from mongoq.model.envelope import claim_time, has_payload, item_document, show_state
 from mongoq.model.item import Item, State
-from mongoq.model.item_document import claim_time, has_payload, item_document, state_of
 from mongoq.sync import Broker
 
 LIVE = "live"
@@ -52,7 +52,7 @@ def item_row(item: Item[Any]) -> dict[str, Any]:
     payload = printable(json_text(item.stored("payload")), keep="")
     return {
         "id": item.id,
-        "state": state_of(item),
+        "state": show_state(item),
         "due": _time(item.stored("when")),
         "start_by": _time(item.stored("start_by")),
         "by": item.stored("by"),

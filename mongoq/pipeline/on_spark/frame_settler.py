@@ -43,7 +43,7 @@ from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown
 from mongoq.spark.write.column_roles import DURATION_TYPES
-from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
+from mongoq.spark.write.payloads import Payloads, Refusal, wrap_documents, wrap_json, wrap_raw, wrap_values
 from mongoq.worker.failure_log import hide_text, log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 
@@ -141,13 +141,13 @@ class Encoder:
         whole = next((field for field in fields if field.name in (RAW, PAYLOAD)), None)
         try:
             if whole is None:
-                return AsDocument.of(fields) if fields else None
+                return wrap_documents(fields) if fields else None
             if len(fields) > 1:
                 listed = ", ".join(repr(field.name) for field in fields)
                 raise self._wrong(f"columns {listed}, which make several payloads; drop some, or put them into one")
             if whole.name == RAW:
-                return AsRaw(RAW)
-            return AsJson(PAYLOAD) if isinstance(whole.dataType, StringType) else AsValue.of(whole)
+                return wrap_raw(RAW)
+            return wrap_json(PAYLOAD) if isinstance(whole.dataType, StringType) else wrap_values(whole)
         except ArgumentInvalid as invalid:
             raise self._wrong(f"what no payload can hold: {invalid.problem}") from None
 
@@ -193,7 +193,7 @@ class Encoder:
         if self._payloads is None:
             return [None] * batch.num_rows
         try:
-            return self._payloads.wrap_all(batch)
+            return self._payloads(batch)
         except Refusal as refusal:
             if batch.num_rows == 1:
                 return [refusal]

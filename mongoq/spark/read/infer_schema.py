@@ -47,15 +47,11 @@ def infer_schema(scan: Scan, options: ReadOptions) -> StructType:
         raise ArgumentInvalid("fields", "an item's payload is no document, and has no fields; leave out this option")
     else:
         schema = default_schema()
-    _check_depth(schema)
-    return schema.add(CORRUPT, StringType()) if options.mode == PERMISSIVE else schema
-
-
-def _check_depth(schema: StructType) -> None:
     for column in schema.fields:
         if problem := too_deep(column.name, column.dataType):
             hint = f"give a schema in which it, or {column.name!r}, is a string, which holds it as JSON"
             raise ArgumentInvalid("inferSchema", f"field {problem}; {hint}")
+    return schema.add(CORRUPT, StringType()) if options.mode == PERMISSIVE else schema
 
 
 def _of_documents(observed: ObservedValues) -> StructType:
@@ -80,8 +76,9 @@ def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
     """
     view = view_of(options.view, options.queues, options.period, scan.now())
     named = options.queues.names_of(dead=options.view == "dead") or items_of(scan, view.branches[0].queues)
-    # With too many queues for the sample, some queues with two items each, instead of one item of each.
-    queues = _some(named, options.sample or 0)
+    # With too many queues for the sample, some queues with two items each, evenly spread, instead of one item of each.
+    most = max(1, (options.sample or 0) // 2)
+    queues = named if len(named) <= most else [named[place * len(named) // most] for place in range(most)]
     rows = max(2, (options.sample or 0) // max(1, len(queues) * len(view.branches)))
     # Both ends of each index: old and new items may have different fields.
     for branch in view.branches:
@@ -90,12 +87,6 @@ def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
             for document in scan.ends(filter, _projection(options.fields), branch.index.keys, rows=rows):
                 payload = document.get(PAYLOAD, NO_PAYLOAD)
                 yield only(options.fields, payload) if options.fields else payload
-
-
-def _some(queues: list[str], sample: int) -> list[str]:
-    """Return queues, evenly spread, so that the sample can hold two items of each."""
-    most = max(1, sample // 2)
-    return queues if len(queues) <= most else [queues[place * len(queues) // most] for place in range(most)]
 
 
 def _projection(fields: tuple[str, ...]) -> dict[str, int]:

@@ -279,14 +279,13 @@ class Target:
 
     def conditions_for_spark(self) -> list[Condition]:
         """Return conditions that match all values which the server does not compare as Spark does."""
-        own = [_other_than(*self.kind.types), ARRAY, *self.kind.beside]
-        return [*self._above(), *({self.path: condition} for condition in own)]
-
-    def _above(self) -> list[Condition]:
-        """Return conditions on the documents around the field: one is no document, or is inside an array."""
+        # A document around the field is no document, or is inside an array.
         paths = [".".join(self.steps[:end]) for end in range(1, len(self.steps))]
-        around = [{path: condition} for path in paths for condition in (_other_than("object"), ARRAY)]
-        return [*around, {PAYLOAD: {"$eq": None}}] if self.steps[0] == PAYLOAD else around
+        conditions = [{path: condition} for path in paths for condition in (_other_than("object"), ARRAY)]
+        if self.steps[0] == PAYLOAD:
+            conditions.append({PAYLOAD: {"$eq": None}})
+        own = [_other_than(*self.kind.types), ARRAY, *self.kind.beside]
+        return [*conditions, *({self.path: condition} for condition in own)]
 
 
 def target_of(column: Sequence[str], schema: StructType, view: str) -> Target:
@@ -300,18 +299,13 @@ def target_of(column: Sequence[str], schema: StructType, view: str) -> Target:
     name, *within = column
     type = _within(schema, column)
     kind = OF_COLUMNS.get((name, *within)) or kind_of(type)
-    steps = (*_root(name), *within)
+    root = ENVELOPE[name].stored_fields if name in ENVELOPE else (PAYLOAD,) if name == PAYLOAD else (PAYLOAD, name)
+    steps = (*root, *within)
     if kind is None or name in COMPUTED or (steps == (PAYLOAD,) and kind.types == ("string",)):
         raise Unsuited
     if any(path_in_payload(step) is None for step in steps):
         raise Unsuited
     return Target(steps, kind, len(steps) == 1 and steps[0] in INDEXED | {DATE_FIELDS.get(view, "when")})
-
-
-def _root(column: str) -> tuple[str, ...]:
-    if column in ENVELOPE:
-        return ENVELOPE[column].stored_fields
-    return (PAYLOAD,) if column == PAYLOAD else (PAYLOAD, column)
 
 
 def _within(schema: StructType, column: Sequence[str]) -> DataType:

@@ -19,10 +19,11 @@ MAX_SAMPLE = 100_000
 MAX_PARTITION_OPTION = 100_000
 EMPTY = "empty"
 MISSING_VALUES = ("fail", EMPTY)
+PREFERENCE = "readPreference"
 FIELDS = '["customer", "total"]'
 READ_OPTIONS = (
     *LOCATION_OPTIONS, *QUEUE_OPTIONS, "view", "since", "until", "fields", "mode", "inferSchema", "sampleSize",
-    "pushdown", "partitions", "missing", "readPreference", PATH,
+    "pushdown", "partitions", "missing", PREFERENCE, PATH,
 )  # fmt: skip
 
 
@@ -72,7 +73,7 @@ class ReadOptions:
             pushdown=raw.truth("pushdown", default=False),
             partitions=raw.whole("partitions", most=MAX_PARTITION_OPTION),
             empty_if_missing=raw.choice("missing", MISSING_VALUES, MISSING_VALUES[0]) == EMPTY,
-            preference=_preference(raw),
+            preference=None if raw.value(PREFERENCE) is None else raw.choice(PREFERENCE, PREFERENCES, "primary"),
         )
 
 
@@ -89,8 +90,3 @@ def _sample(raw: RawOptions) -> int | None:
     if size is not None:
         raise ArgumentInvalid("sampleSize", "it says how many items to infer the schema from; say inferSchema=true")
     return None
-
-
-def _preference(raw: RawOptions) -> str | None:
-    name = "readPreference"
-    return None if raw.value(name) is None else raw.choice(name, PREFERENCES, "primary")

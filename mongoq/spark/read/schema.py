@@ -14,10 +14,8 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.spark.clients import pause_while_making
 from mongoq.spark.types.column import NO_PAYLOAD, Column, DocumentBatch, ParseMode, arrow_field, only, path_in_payload
 from mongoq.spark.types.convert import DROP, FAIL, PERMISSIVE, ConversionError, name_of
-from mongoq.spark.types.envelope_columns import PAYLOAD, default_schema
+from mongoq.spark.types.envelope_columns import PAYLOAD
 from mongoq.spark.types.json_text import json_shown
-
-__all__ = ["Columns", "default_schema"]
 
 EMPTY: Mapping[str, Any] = {}
 
@@ -41,9 +39,6 @@ class Columns:
         self._schema = pa.schema([arrow_field(column.field) for column in self._columns])
         self._shows_corrupt = mode == PERMISSIVE and any(column.is_corrupt for column in self._columns)
         self._of_fields = [each for each in self._columns if each.of_payload or (each.is_payload and self._fields)]
-        self._check_fields()
-
-    def _check_fields(self) -> None:
         for column in self._columns:
             if self._fields and column.of_payload and column.name not in self._fields:
                 raise ArgumentInvalid(

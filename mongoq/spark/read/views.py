@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -68,7 +68,9 @@ class QueueSelection:
 
     def names_of(self, *, dead: bool) -> list[str]:
         """Return the names of the queues themselves, or of their dead queues; empty if a prefix is given."""
-        return sorted({self.dead.get(name, _dead(name)) if dead else name for name in self.names})
+        if not dead:
+            return sorted(set(self.names))
+        return sorted({self.dead.get(name, name.removesuffix(DEAD_SUFFIX) + DEAD_SUFFIX) for name in self.names})
 
     def condition(self, *, dead: bool) -> Any:
         """Return the condition on the names: of the queues themselves, or of their dead queues.
@@ -84,10 +86,6 @@ class QueueSelection:
             return {**named, "$regex": f"(?s)^{re.escape(self.prefix)}.*{ending}"}
         names = self.names_of(dead=dead)
         return names[0] if len(names) == 1 else {"$in": names}
-
-
-def _dead(name: str) -> str:
-    return name if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
 
 
 def beginning_with(prefix: str) -> dict[str, Any]:
@@ -226,8 +224,10 @@ def refuse_unknown(scan: Scan, queues: QueueSelection) -> None:
             _refuse(scan, "prefix", queues.prefix, f"no queue whose name begins with {queues.prefix!r}")
         return
     for name in queues.names:
+        # Of a queue and its dead queue, one may be missing.
+        other = name.removesuffix(DEAD_SUFFIX) if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
         if name not in queues.dead and not any(
-            _has_items(scan, each) or _is_named(scan, each) for each in _either(name)
+            _has_items(scan, each) or _is_named(scan, each) for each in (name, other)
         ):
             _refuse(scan, "queue" if len(queues.names) == 1 else "queues", name, f"no queue {name!r}")
 
@@ -238,12 +238,6 @@ def items_of(scan: Scan, condition: Any) -> list[str]:
     for date, _ in DATES:
         names |= set(scan.names({"q": condition, date: {"$gte": BEGINNING}}))
     return sorted(names)
-
-
-def _either(name: str) -> Iterator[str]:
-    """Yield a queue and its dead queue, or a dead queue and its queue: one of the two may be missing."""
-    yield name
-    yield name.removesuffix(DEAD_SUFFIX) if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
 
 
 def _has_items(scan: Scan, condition: Any) -> bool:

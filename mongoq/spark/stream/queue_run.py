@@ -207,10 +207,15 @@ class QueueRun:
 
     def _begin_run(self) -> StreamRun:
         """Begin the run. A living process extends its lease, so it is busy; a dead one's lease is waited for."""
-        self._check_queue()
+        options = self._options
+        if not options.empty_if_missing:
+            with scan_at(options.place) as scan, scan.in_plain_words():
+                # A queue that this consumer has read before is known.
+                if not scan.has({"_id": stream_id(options.consumer), "queue": {"$eq": options.queue}}):
+                    refuse_unknown(scan, QueueSelection((options.queue,)))
         began, until = time.monotonic(), None
         while True:
-            run = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, RUN_LEASE)
+            run = self._broker._run(streams.open_run, options.consumer, options.queue, RUN_LEASE)
             if isinstance(run, StreamRun):
                 return run
             # In the first second an extension may come from a process that is about to end; later it means that it
@@ -220,15 +225,6 @@ class QueueRun:
             elif run.until != until and run.by is not None:
                 self._busy(run)
             time.sleep(CHECK_SECONDS)
-
-    def _check_queue(self) -> None:
-        """Refuse an unknown queue; a queue that this consumer has read before is known."""
-        options = self._options
-        if options.empty_if_missing:
-            return
-        with scan_at(options.place) as scan, scan.in_plain_words():
-            if not scan.has({"_id": stream_id(options.consumer), "queue": {"$eq": options.queue}}):
-                refuse_unknown(scan, QueueSelection((options.queue,)))
 
     def _lease(self) -> timedelta:
         return self._options.lease or self._queue.settings.lease

@@ -241,12 +241,8 @@ def _number(type: spark.DataType, value: Any) -> Decimal:
         return value.to_decimal()
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(int(value))
-    if isinstance(value, str):
-        return _parse_number(type, value)
-    raise ConversionError(type, name_of(value))
-
-
-def _parse_number(type: spark.DataType, value: str) -> Decimal:
+    if not isinstance(value, str):
+        raise ConversionError(type, name_of(value))
     # Decimal itself accepts underscores, spaces and digits of other scripts.
     if not NUMBER.match(value):
         raise ConversionError(type, "a string that is no number")
@@ -270,12 +266,8 @@ def _date(type: spark.DataType, value: Any) -> date:
 def _timestamp(type: spark.DataType, value: Any) -> datetime:
     if isinstance(value, datetime):
         return value
-    if isinstance(value, str):
-        return _parse_moment(type, value)
-    raise ConversionError(type, _name_of_date(value))
-
-
-def _parse_moment(type: spark.DataType, value: str) -> datetime:
+    if not isinstance(value, str):
+        raise ConversionError(type, _name_of_date(value))
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
@@ -286,10 +278,6 @@ def _parse_moment(type: spark.DataType, value: str) -> datetime:
         return moment.astimezone(UTC)
     except OverflowError:
         raise ConversionError(type, "a string with a time outside the years 1 to 9999") from None
-
-
-def _wall_time(type: spark.DataType, value: Any) -> datetime:
-    return _timestamp(type, value).replace(tzinfo=None)
 
 
 def _name_of_date(value: Any) -> str:
@@ -311,7 +299,7 @@ SIMPLE: dict[type[spark.DataType], Callable[[spark.DataType, Any], Any]] = {
     spark.DoubleType: _double,
     spark.DateType: _date,
     spark.TimestampType: _timestamp,
-    spark.TimestampNTZType: _wall_time,
+    spark.TimestampNTZType: lambda type, value: _timestamp(type, value).replace(tzinfo=None),
     spark.BinaryType: _binary,
 }
 

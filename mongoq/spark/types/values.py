@@ -54,15 +54,12 @@ def values_of(type: spark.DataType) -> Values:
         return lambda array: array.to_pylist()
     if make := CONVERTERS.get(type.__class__):
         return make(type)
-    raise TypeError(f"type {type.simpleString()} cannot be written; {_remedy(type)}")
-
-
-def _remedy(type: spark.DataType) -> str:
+    remedy = "cast it to a string"
     if isinstance(type, spark.VariantType):
-        return "make it a struct, or JSON text with to_json"
+        remedy = "make it a struct, or JSON text with to_json"
     if isinstance(type, spark.DayTimeIntervalType | spark.YearMonthIntervalType | spark.CalendarIntervalType):
-        return "make it a number of seconds or months"
-    return "cast it to a string"
+        remedy = "make it a number of seconds or months"
+    raise TypeError(f"type {type.simpleString()} cannot be written; {remedy}")
 
 
 def _decimals(type: spark.DecimalType) -> Values:
@@ -73,16 +70,13 @@ def _decimals(type: spark.DecimalType) -> Values:
 
     def convert(array: pa.Array) -> list[Any]:
         # From their bits, which is twice as fast as with decimal.
-        return [
-            unscaled if unscaled is None else Decimal128.from_bid(_bid(unscaled, exponent))
-            for unscaled in _read_unscaled(array)
-        ]
+        values: list[Any] = []
+        for number in _read_unscaled(array):
+            bits = None if number is None else abs(number) | exponent | (SIGN if number < 0 else 0)
+            values.append(None if bits is None else Decimal128.from_bid(bits.to_bytes(WIDTH, "little")))
+        return values
 
     return convert
-
-
-def _bid(unscaled: int, exponent: int) -> bytes:
-    return (abs(unscaled) | exponent | (SIGN if unscaled < 0 else 0)).to_bytes(WIDTH, "little")
 
 
 def _read_unscaled(array: pa.Array) -> Iterator[int | None]:

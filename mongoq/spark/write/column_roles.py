@@ -20,7 +20,16 @@ from mongoq.protocol.push.insert import check_key
 from mongoq.protocol.push.push import check_headers
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
 from mongoq.spark.types.values import INTEGERS, Values, values_of
-from mongoq.spark.write.payloads import ENCODING, AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal, convert_column
+from mongoq.spark.write.payloads import (
+    ENCODING,
+    Payloads,
+    Refusal,
+    convert_column,
+    wrap_documents,
+    wrap_json,
+    wrap_raw,
+    wrap_values,
+)
 from mongoq.spark.write.row_ids import canonical_of
 from mongoq.spark.write.write_options import WriteOptions
 
@@ -188,15 +197,13 @@ def _convert_value(row: int, name: str, value: Any) -> Any:
 
 def _check_field(field: spark.StructField) -> spark.StructField:
     kind, type = ORDERS[field.name], field.dataType
-    if not isinstance(type, (*kind.types, spark.NullType)) or not _is_of_strings(type):
+    fits = isinstance(type, (*kind.types, spark.NullType))
+    if isinstance(type, spark.MapType):
+        texts = spark.StringType | spark.NullType
+        fits = fits and isinstance(type.keyType, spark.StringType) and isinstance(type.valueType, texts)
+    if not fits:
         raise ArgumentInvalid("schema", f"column {field.name!r} is to be {kind.called}, not {type.simpleString()}")
     return field
-
-
-def _is_of_strings(type: spark.DataType) -> bool:
-    if not isinstance(type, spark.MapType):
-        return True
-    return isinstance(type.keyType, spark.StringType) and isinstance(type.valueType, spark.StringType | spark.NullType)
 
 
 class ColumnRoles:
@@ -242,19 +249,19 @@ class ColumnRoles:
 
     def _payloads(self, envelope: list[str]) -> Payloads | None:
         if self._options.fields is not None:
-            return AsDocument.of([self._field(name, "fields") for name in self._options.fields])
+            return wrap_documents([self._field(name, "fields") for name in self._options.fields])
         payload_fields = [name for name in self._fields if name not in envelope and not name.startswith("_")]
         whole = [name for name in (RAW, PAYLOAD) if name in self._fields]
         if whole and len({*whole, *payload_fields}) > 1:
             problem = f"columns {', '.join(map(repr, dict.fromkeys([*whole, *payload_fields])))} make several payloads"
             raise ArgumentInvalid("schema", f"{problem}; drop some, or name those that make one in fields")
         if not whole:
-            return AsDocument.of([self._fields[name] for name in payload_fields]) if payload_fields else None
+            return wrap_documents([self._fields[name] for name in payload_fields]) if payload_fields else None
         field = self._fields[whole[0]]
         if field.name == RAW:
             _check_type(field, BinaryType())
-            return AsRaw(RAW)
-        return AsJson(PAYLOAD) if isinstance(field.dataType, StringType) else AsValue.of(field)
+            return wrap_raw(RAW)
+        return wrap_json(PAYLOAD) if isinstance(field.dataType, StringType) else wrap_values(field)
 
     def _ordering(self, envelope: list[str]) -> list[StructField]:
         """Return the columns of orders; a table that was read keeps some of them only with ``carry``."""

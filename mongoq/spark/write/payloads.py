@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import bson
@@ -59,97 +58,69 @@ def convert_column(name: str, values: Values, batch: pa.RecordBatch) -> list[Any
     raise error
 
 
-@dataclass(frozen=True, slots=True)
-class AsDocument:
-    """A document of some columns, in their order; nulls are stored as null."""
+Payloads = Callable[[pa.RecordBatch], list[bytes]]
+"""Converts rows to payloads: returns each as ``{"payload": payload}`` in BSON, checked; raises ``Refusal``."""
 
-    columns: tuple[tuple[str, Values], ...]
-    checked: bool
 
-    @classmethod
-    def of(cls, fields: Sequence[StructField]) -> AsDocument:
-        """Return the converter of these columns; raises ``ArgumentInvalid`` if one cannot be stored."""
-        try:
-            check_names([field.name for field in fields])
-        except TypeError as error:
-            raise ArgumentInvalid("schema", str(error)) from None
-        columns = tuple((field.name, _values_for(field)) for field in fields)
-        return cls(columns, any(has_maps(field.dataType) for field in fields))
+def wrap_documents(fields: Sequence[StructField]) -> Payloads:
+    """Return the converter of columns to documents, in their order; nulls are stored as null.
 
-    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Encode the documents; raises ``Refusal``."""
-        names = [name for name, _ in self.columns]
-        columns = [convert_column(name, values, batch) for name, values in self.columns]
+    Raises:
+        ArgumentInvalid: a column cannot be stored.
+    """
+    names = [field.name for field in fields]
+    try:
+        check_names(names)
+    except TypeError as error:
+        raise ArgumentInvalid("schema", str(error)) from None
+    converters = [_values_for(field) for field in fields]
+    checked = any(has_maps(field.dataType) for field in fields)
+
+    def wrap(batch: pa.RecordBatch) -> list[bytes]:
+        columns = [convert_column(name, values, batch) for name, values in zip(names, converters, strict=True)]
         documents = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-        return _encode_values(documents, PAYLOAD, lambda path: path.removeprefix("payload."), checked=self.checked)
+        return _encode_values(documents, PAYLOAD, lambda path: path.removeprefix("payload."), checked=checked)
+
+    return wrap
 
 
-@dataclass(frozen=True, slots=True)
-class AsValue:
-    """The value of one column, of any type."""
-
-    name: str
-    values: Values
-    checked: bool
-
-    @classmethod
-    def of(cls, field: StructField) -> AsValue:
-        """Return the converter of this column; raises ``ArgumentInvalid`` if it cannot be stored."""
-        return cls(field.name, _values_for(field), has_maps(field.dataType))
-
-    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Encode the values."""
-        return _encode_values(convert_column(self.name, self.values, batch), self.name, checked=self.checked)
+def wrap_values(field: StructField) -> Payloads:
+    """Return the converter of one column of any type; raises ``ArgumentInvalid`` if it cannot be stored."""
+    values, checked = _values_for(field), has_maps(field.dataType)
+    return lambda batch: _encode_values(convert_column(field.name, values, batch), field.name, checked=checked)
 
 
-@dataclass(frozen=True, slots=True)
-class AsJson:
-    """The value of the JSON text in one column; null is the payload null."""
+def wrap_json(name: str) -> Payloads:
+    """Return the converter of a column of JSON texts to their values; null is the payload null."""
 
-    name: str
+    def wrap(batch: pa.RecordBatch) -> list[bytes]:
+        values = []
+        for row, text in enumerate(batch.column(name).to_pylist()):
+            try:
+                values.append(None if text is None else json.loads(text, parse_constant=_no_constant))
+            except (ValueError, RecursionError):
+                raise Refusal(row, name, "text that is no JSON") from None
+        return _encode_values(values, name)
 
-    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Parse and encode the texts."""
-        return _encode_values(parse_column(self.name, batch), self.name)
+    return wrap
 
 
-@dataclass(frozen=True, slots=True)
-class AsRaw:
-    """The BSON of one binary column, which holds ``{"payload": payload}``: nothing is lost or changed."""
+def wrap_raw(name: str) -> Payloads:
+    """Return the check of a binary column, which holds ``{"payload": payload}``: nothing is lost or changed."""
 
-    name: str
-
-    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Check that each value is a document of this form."""
-        payloads: list[bytes] = batch.column(self.name).to_pylist()
+    def wrap(batch: pa.RecordBatch) -> list[bytes]:
+        payloads: list[Any] = batch.column(name).to_pylist()
         for row, raw in enumerate(payloads):
-            if problem := _raw_problem(raw):
-                raise Refusal(row, self.name, problem)
+            try:
+                if raw is None or list(bson.decode(raw, ENCODING.options)) != [PAYLOAD]:
+                    raise Refusal(row, name, "not the BSON of a document with the one field 'payload'")
+            except (BSONError, ValueError):
+                raise Refusal(row, name, "bytes that are no BSON") from None
+            if len(raw) > SIZE_LIMIT:
+                raise Refusal(row, name, PayloadTooLarge(PAYLOAD, len(raw), SIZE_LIMIT).problem)
         return payloads
 
-
-Payloads = AsDocument | AsValue | AsJson | AsRaw
-"""Converters of rows to payloads: ``wrap_all`` returns each as ``{"payload": payload}`` in BSON, checked."""
-
-
-def _raw_problem(raw: bytes | None) -> str | None:
-    try:
-        if raw is None or list(bson.decode(raw, ENCODING.options)) != [PAYLOAD]:
-            return "not the BSON of a document with the one field 'payload'"
-    except (BSONError, ValueError):
-        return "bytes that are no BSON"
-    return str(PayloadTooLarge(PAYLOAD, len(raw), SIZE_LIMIT).problem) if len(raw) > SIZE_LIMIT else None
-
-
-def parse_column(name: str, batch: pa.RecordBatch) -> list[Any]:
-    """Return the values of the JSON texts of a column, and ``None`` for null; raises ``Refusal``."""
-    values = []
-    for row, text in enumerate(batch.column(name).to_pylist()):
-        try:
-            values.append(None if text is None else json.loads(text, parse_constant=_no_constant))
-        except (ValueError, RecursionError):
-            raise Refusal(row, name, "text that is no JSON") from None
-    return values
+    return wrap
 
 
 def _no_constant(_name: str) -> NoReturn:

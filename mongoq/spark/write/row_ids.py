@@ -143,7 +143,9 @@ def canonical_of(type: spark.DataType) -> Values:
         TypeError: equal values of this type may differ, as doubles do.
     """
     if isinstance(type, spark.StructType):
-        return _canonical_structs(type)
+        names = [name.encode() for name in type.fieldNames()]
+        parts = [canonical_of(field.dataType) for field in type.fields]
+        return lambda array: convert_structs(array, parts, partial(_struct, names))
     for kinds, name, plain in CANONICAL:
         if isinstance(type, kinds):
             return partial(_canonical, name, plain)
@@ -151,14 +153,12 @@ def canonical_of(type: spark.DataType) -> Values:
 
 
 def _canonical(name: bytes, plain: Plain, array: pa.Array) -> list[Any]:
-    return [None if value is None else name + plain(value) for value in _bare(array).to_pylist()]
-
-
-def _bare(array: pa.Array) -> pa.Array:
-    """Return times and dates as their integers, independent of the time zone in which they are shown."""
+    # Times and dates as their integers, independent of the time zone in which they are shown.
     if pa.types.is_timestamp(array.type):
-        return array.view(pa.int64())
-    return array.view(pa.int32()) if pa.types.is_date32(array.type) else array
+        array = array.view(pa.int64())
+    elif pa.types.is_date32(array.type):
+        array = array.view(pa.int32())
+    return [None if value is None else name + plain(value) for value in array.to_pylist()]
 
 
 def _text(value: Any) -> bytes:
@@ -180,12 +180,6 @@ CANONICAL: tuple[tuple[tuple[type[spark.DataType], ...], bytes, Plain], ...] = (
     ((spark.TimestampType,), b"t", _text),
     ((spark.TimestampNTZType,), b"w", _text),
 )
-
-
-def _canonical_structs(type: spark.StructType) -> Values:
-    names = [name.encode() for name in type.fieldNames()]
-    parts = [canonical_of(field.dataType) for field in type.fields]
-    return lambda array: convert_structs(array, parts, partial(_struct, names))
 
 
 def _struct(names: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:

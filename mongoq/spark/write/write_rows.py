@@ -327,7 +327,7 @@ class _TaskWriter:
         layout = self._layout
         return Rows(
             layout.orders.of(batch),
-            None if layout.payloads is None else layout.payloads.wrap_all(batch),
+            None if layout.payloads is None else layout.payloads(batch),
             None if layout.id_values is None else convert_column(str(self._options.id_column), layout.id_values, batch),
             _find_ids(batch) if layout.id_values is not None and self._options.id_column == ID else (),
         )

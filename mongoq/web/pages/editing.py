@@ -20,8 +20,8 @@ from mongoq.aio import AsyncInspection
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.extended_json import json_text, read_json
+from mongoq.model.envelope import has_payload, show_state
 from mongoq.model.item import Item
-from mongoq.model.item_document import has_payload, state_of
 from mongoq.web.guard import grant_of
 from mongoq.web.items import replay_history
 from mongoq.web.models import ReplayHistory, read_action
@@ -180,7 +180,7 @@ async def _find(services: Services, id: ObjectId) -> Item[Any]:
     item = await services.client.inspect(AsyncInspection.item, id)
     if item is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no item {id}; its time in the history may be over")
-    if state_of(item) != "processed" or not has_payload(item) or item.problem:
+    if show_state(item) != "processed" or not has_payload(item) or item.problem:
         detail = f"item {id} is not in the history with its payload: only what was processed is replayed"
         raise HTTPException(HTTPStatus.CONFLICT, detail)
     return item
