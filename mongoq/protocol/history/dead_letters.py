@@ -16,7 +16,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import REASON_BYTES, Id, count, object_id, queue_name, read_list, text
+from mongoq.model.arguments import REASON_BYTES, Id, count, queue_name, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import TYPE_BYTES, Document, shorten
@@ -36,8 +36,8 @@ from mongoq.protocol.history.query import (
     Progress,
     Query,
     documents_page,
-    find_named,
     make_query,
+    read_ids,
     refuse_filter,
     search,
 )
@@ -86,14 +86,11 @@ async def revive(
     result, met = Replayed(), set[str]()
     rest: Query | None = letters if letters.ids != () else None
     while rest is not None and room > result.pushed:
-        size = int(min(LETTERS_PER_PAGE, room - result.pushed))
-        if rest.ids is None:
-            page, rest = await documents_page(context, replace(rest, page=size))
-        else:
-            page = await find_named(context, replace(rest, ids=rest.ids[:size]))
+        size, ids = int(min(LETTERS_PER_PAGE, room - result.pushed)), rest.ids
+        page, rest = await documents_page(context, replace(rest, page=size))
+        if ids is not None:
             there = {letter["_id"] for letter in page}
-            result += Replayed(missing=tuple(id for id in rest.ids[:size] if id not in there))
-            rest = replace(rest, ids=rest.ids[size:]) if len(rest.ids) > size else None
+            result += Replayed(missing=tuple(id for id in ids[:size] if id not in there))
         # A letter that was handed back and has died again meanwhile is not read a second time; ``repr``, because other
         # programs may use ids that are not hashable.
         page = [letter for letter in page if repr(letter["_id"]) not in met]
@@ -127,8 +124,7 @@ def selection(
     if ids is not None:
         if failure or (where, until) != (None, None):
             raise ArgumentInvalid("ids", "choose by ids=, or by where=, stage=, reason= and error=, not by both")
-        checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-        return replace(letters, ids=tuple(dict.fromkeys(checked)))
+        return replace(letters, ids=read_ids(ids))
     letters = letters.without_later(until, context.broker.clock)
     if context.letters_of is not None:
         letters = letters.narrow(died_in(context.letters_of))
