@@ -272,10 +272,9 @@ async def _hand_back(
     refusals: list[tuple[ObjectId, str]] = []
     homes: dict[tuple[str, bool], list[Leaving]] = {}
     for document in documents:
-        try:
-            changes = _changes(context, document, target, by_hop=by_hop)
-        except _Stays as reason:
-            refusals.append((document["_id"], str(reason)))
+        changes = _changes(context, document, target, by_hop=by_hop)
+        if isinstance(changes, str):
+            refusals.append((document["_id"], changes))
         else:
             is_ordered = isinstance(document.get("sequence"), str)
             homes.setdefault((changes["q"], is_ordered), []).append((document, changes))
@@ -357,7 +356,7 @@ async def _enter_again(
         id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
     }
     ids = [letter["_id"] for letter, _ in letters]
-    free = _free(context, {"_id": {"$in": ids}}, now)
+    free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
     documents = await find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
     here = {id_key(document["_id"]) for document in documents}
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
@@ -386,28 +385,24 @@ async def _enter_again(
     return entered, [*freed, *promoted, *followed, *(item for entry in entries.values() for item in entry.promoted)]
 
 
-class _Stays(Exception):
-    """Reason why a letter cannot go."""
-
-
-def _changes(context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool) -> dict[str, Any]:
-    """Return the destination of a letter, and the fields that it goes with."""
+def _changes(
+    context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool
+) -> dict[str, Any] | str:
+    """Return the destination of a letter, and the fields that it goes with; or why it cannot go."""
     if isinstance(document, UnreadableDocument):
-        raise _Stays(shorten(document.problem, REASON_BYTES))
-    if target is not None and by_hop:
-        try:
-            return {"q": target, "payload": payload_at(document.get("trail"), target)}
-        except ArgumentInvalid as invalid:
-            raise _Stays(str(invalid)) from invalid
+        return shorten(document.problem, REASON_BYTES)
     if target is not None:
-        return {"q": target}
+        try:
+            return {"q": target, **({"payload": payload_at(document.get("trail"), target)} if by_hop else {})}
+        except ArgumentInvalid as invalid:
+            return str(invalid)
     origin = document.get("origin")
     try:
         home = queue_name(origin["queue"]) if isinstance(origin, Mapping) and not is_publication(origin) else None
     except (ArgumentInvalid, KeyError):
         home = None
     if home is None or home == context.name:
-        raise _Stays("it has no origin to go back to; give to=")
+        return "it has no origin to go back to; give to="
     # A key given in the dead queue, else the one it died with; an item of a sequence has none.
     key = None if isinstance(document.get("sequence"), str) else document.get("key") or document["origin"].get("key")
     return {"q": home, "key": key} if isinstance(key, str) else {"q": home}
@@ -416,17 +411,13 @@ def _changes(context: QueueContext[Any], document: Document, target: str | None,
 def _update(
     context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
 ) -> dict[str, Any]:
+    """Return the update that hands back letters which no caller holds."""
     unset_fields = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
     # again (``claim.candidates``).
     changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
+    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     return {
-        "filter": _free(context, which, now),
+        "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
         "update": {"$set": changes, "$unset": dict.fromkeys(unset_fields, "")},
     }
-
-
-def _free(context: QueueContext[Any], which: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Return the filter of those letters that no caller holds."""
-    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    return {**which, "q": context.name, "when": {"$exists": True}, "$or": free}

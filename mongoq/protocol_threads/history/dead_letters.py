@@ -34,8 +34,6 @@ from mongoq.protocol.history.dead_letters import (
     Leaving,
     ReleasedSequence,
     _changes,
-    _free,
-    _Stays,
     _update,
 )
 from mongoq.protocol.history.query import BoundedCount, Progress, Query, refuse_filter
@@ -184,10 +182,9 @@ def _hand_back(
     refusals: list[tuple[ObjectId, str]] = []
     homes: dict[tuple[str, bool], list[Leaving]] = {}
     for document in documents:
-        try:
-            changes = _changes(context, document, target, by_hop=by_hop)
-        except _Stays as reason:
-            refusals.append((document["_id"], str(reason)))
+        changes = _changes(context, document, target, by_hop=by_hop)
+        if isinstance(changes, str):
+            refusals.append((document["_id"], changes))
         else:
             is_ordered = isinstance(document.get("sequence"), str)
             homes.setdefault((changes["q"], is_ordered), []).append((document, changes))
@@ -269,7 +266,7 @@ def _enter_again(
         id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
     }
     ids = [letter["_id"] for letter, _ in letters]
-    free = _free(context, {"_id": {"$in": ids}}, now)
+    free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
     documents = find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
     here = {id_key(document["_id"]) for document in documents}
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
