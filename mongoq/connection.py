@@ -242,20 +242,18 @@ class _Trial:
         if isinstance(error, ConfigurationError):  # found when the client connects: SRV, modules of a mechanism
             return ArgumentInvalid("uri", explain_refusal(error, self._uri)), None
         if isinstance(error, OperationFailure):
-            return self._explain_refusal(error), error
-        if isinstance(error, ConnectionFailure) or (isinstance(error, PyMongoError) and error.timeout):
-            return ServerUnavailable(self._unavailable(error)), error
-        return None, None
-
-    def _explain_refusal(self, error: OperationFailure) -> AuthenticationFailed | None:
-        if error.code == UNAUTHORIZED_CODE:
-            return AuthenticationFailed(f"MongoDB at {self._hosts()} {describe_missing_right(error)}")
-        if error.code in LOGIN_REFUSED_CODES:
-            return AuthenticationFailed(
+            if error.code == UNAUTHORIZED_CODE:
+                return AuthenticationFailed(f"MongoDB at {self._hosts()} {describe_missing_right(error)}"), error
+            if error.code not in LOGIN_REFUSED_CODES:
+                return None, error
+            problem = (
                 f"MongoDB at {self._hosts()} refused the user: check user, password, authSource and authMechanism in "
                 f"the URI ({redact_error(error, self._uri)})"
             )
-        return None
+            return AuthenticationFailed(problem), error
+        if isinstance(error, ConnectionFailure) or (isinstance(error, PyMongoError) and error.timeout):
+            return ServerUnavailable(self._unavailable(error)), error
+        return None, None
 
     def _hosts(self) -> str:
         return list_hosts(self._client, self._uri)
@@ -267,13 +265,12 @@ class _Trial:
                 "servers of the URI answered, but none belongs to the replica set that it names: correct replicaSet "
                 "in the URI, or leave it out"
             )
+        seconds, limit = self.seconds if self.found else self.search_seconds, ""
+        if error.timeout:
+            name, unit = ("timeout", " s") if seconds == self.seconds else ("serverSelectionTimeoutMS", "")
+            limit = f" in time ({name}={seconds if unit else seconds * 1000:g}{unit})"
         return (
-            f"no usable MongoDB answered at {hosts}{self._in_time() if error.timeout else ''}: start one, or check "
+            f"no usable MongoDB answered at {hosts}{limit}: start one, or check "
             f"host, port, replicaSet and TLS in the URI "
             f"({list_connection_errors(self._client, error, self._uri)}){advise_escaping(self._uri)}"
         )
-
-    def _in_time(self) -> str:
-        seconds = self.seconds if self.found else self.search_seconds
-        name = "timeout" if seconds == self.seconds else "serverSelectionTimeoutMS"
-        return f" in time ({name}={seconds:g} s)" if name == "timeout" else f" in time ({name}={seconds * 1000:g})"

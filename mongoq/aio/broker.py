@@ -10,9 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from mongoq.aio.blocks import AsyncTransaction
 from mongoq.aio.inspection import AsyncInspection
@@ -40,6 +38,9 @@ from mongoq.protocol.history.counters import QueueStats
 from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 M = TypeVar("M")
 T = TypeVar("T")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from pymongo.errors import AutoReconnect
 
@@ -42,15 +43,13 @@ class _Gathering:
 
     Attributes:
         batch: the batch that callers still join; ``None`` when the next one begins another.
-        callers: threads that wait or send; without any, the object is forgotten.
         turn: held while a command is under way.
     """
 
-    __slots__ = ("batch", "callers", "turn")
+    __slots__ = ("__weakref__", "batch", "turn")
 
     def __init__(self) -> None:
         self.batch: _Batch | None = None
-        self.callers = 0
         self.turn = threading.Lock()
 
 
@@ -71,7 +70,8 @@ class ThreadGroupCommit:
     def forget(self) -> None:
         """Reset in a forked child: the waiting threads belong to the parent, and one may hold a lock."""
         self._lock = threading.Lock()  # guards what follows, and all batches
-        self._gatherings: dict[Hashable, _Gathering] = {}
+        # Forgotten with the last thread that waits or sends.
+        self._gatherings: WeakValueDictionary[Hashable, _Gathering] = WeakValueDictionary()
         self._thread_state = threading.local()
 
     def share(self, shared: Shared[Any]) -> Any:
@@ -94,12 +94,10 @@ class ThreadGroupCommit:
             gathering = self._gatherings.get(shared.key)
             if gathering is None:
                 gathering = self._gatherings[shared.key] = _Gathering()
-            gathering.callers += 1
-            batch, place = gathering.batch, 0
+            batch = gathering.batch
             if batch is None or len(batch.shares) == MAX_SHARED:
                 batch = gathering.batch = _Batch()
-            else:
-                place = len(batch.shares)
+            place = len(batch.shares)
             batch.shares.append(shared)
         try:
             if place:
@@ -113,11 +111,6 @@ class ThreadGroupCommit:
             if answers:
                 self._give_back(shared, answers[place])
             raise
-        finally:
-            with self._lock:
-                gathering.callers -= 1
-                if not gathering.callers:
-                    self._gatherings.pop(shared.key, None)
         return batch.answers[place]
 
     def _send(self, gathering: _Gathering, batch: _Batch) -> None:
@@ -129,9 +122,8 @@ class ThreadGroupCommit:
                     if gathering.batch is batch:
                         gathering.batch = None
                 entries = [shared.entry for shared in batch.shares]
-                answers = Context().run(
-                    self._run, batch.shares[0].send, entries
-                )  # not this thread's: its timeouts are not the others'
+                # Not this thread's context: its timeouts are not the others'.
+                answers = Context().run(self._run, batch.shares[0].send, entries)
         except Exception as error:
             answers = copies(error, len(batch.shares))
         finally:

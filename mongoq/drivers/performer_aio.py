@@ -16,7 +16,7 @@ from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.sessions import ENDED
 from mongoq.errors import ArgumentInvalid, BrokerClosed
-from mongoq.protocol.command import Begun, Command, ReplyLost, Shared, UndoLog, WakeEvent
+from mongoq.protocol.command import Command, ReplyLost, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.aio.driver import AioSender
@@ -102,25 +102,6 @@ class AioPerformer:
         if self.closed and asyncio.current_task() not in self._tasks:
             raise BrokerClosed
 
-    async def begin(self, command: Command[Any]) -> Begun:
-        """Send a command from its own task."""
-        self.check_open()
-        self._failover.check_topology()
-        reply = self.start_task(self._sender.send(command))
-        # Reads the exception, so that asyncio does not log it as never retrieved if the caller has gone.
-        reply.add_done_callback(lambda future: future.cancelled() or future.exception())
-        await asyncio.sleep(0)  # lets the task send the command before the caller goes on, which may take long
-        return Begun(command, reply)
-
-    async def end(self, begun: Begun) -> Any:
-        """Wait for a command that was begun."""
-        self.check_open()
-        try:
-            reply = await asyncio.shield(begun.reply)
-            return reply if begun.command.parse is None else begun.command.parse(reply)
-        except Exception as error:
-            self._failover.reraise(error)
-
     async def sleep(self, seconds: float) -> None:
         """Pause a caller."""
         self.check_open()
@@ -131,10 +112,12 @@ class AioPerformer:
         self.check_open()
         await sleep.rest_aio(event, seconds)
 
-    def run_beside(self, work: Callable[[], Coroutine[Any, Any, None]], over: Callable[[], object]) -> None:
-        """Run an operation in its own task, without the deadlines and settings of the caller's context."""
+    def run_beside(
+        self, work: Callable[[], Coroutine[Any, Any, None]], over: Callable[[], object], context: Context | None
+    ) -> None:
+        """Run an operation in its own task."""
         self.check_open()
-        task = self.start_task(self._run(work), Context())
+        task = self.start_task(self._run(work), context or Context())
         task.add_done_callback(lambda _: over())  # a task that was cancelled may not have begun its operation
         self._side_tasks.add(task)
         task.add_done_callback(self._side_tasks.discard)

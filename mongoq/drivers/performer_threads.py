@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextvars import Context, copy_context
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from mongoq.drivers import sleep
@@ -15,7 +14,7 @@ from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.signals import DeferredSignals
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.command import Begun, Command, Shared, UndoLog, WakeEvent
+from mongoq.protocol.command import Command, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.threads.driver import ThreadSender
@@ -74,29 +73,6 @@ class ThreadPerformer:
         if self.closed:
             raise BrokerClosed
 
-    def begin(self, command: Command[Any]) -> Begun:
-        """Send a command from its own thread."""
-        self.check_open()
-        reply: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                reply.set_result(self._sender.send(command))
-            except BaseException as error:
-                reply.set_exception(error)
-
-        threading.Thread(target=copy_context().run, args=(work,), name="mongoq-command", daemon=True).start()
-        return Begun(command, reply)
-
-    def end(self, begun: Begun) -> Any:
-        """Wait for a command that was begun."""
-        self.check_open()
-        try:
-            reply = begun.reply.result()
-            return reply if begun.command.parse is None else begun.command.parse(reply)
-        except Exception as error:
-            self._failover.reraise(error)
-
     def sleep(self, seconds: float) -> None:
         """Pause a caller."""
         self.check_open()
@@ -107,8 +83,8 @@ class ThreadPerformer:
         self.check_open()
         sleep.rest(event, seconds)
 
-    def run_beside(self, work: Callable[[], None], over: Callable[[], object]) -> None:
-        """Run an operation in a daemon thread, without the deadlines and settings of the caller's context.
+    def run_beside(self, work: Callable[[], None], over: Callable[[], object], context: Context | None) -> None:
+        """Run an operation in a daemon thread.
 
         ``over`` is not called: a thread that has started runs the operation, which tells its end by itself.
         """
@@ -120,7 +96,7 @@ class ThreadPerformer:
             except Exception as error:
                 logger.debug("what ran beside has failed: %r", error)
 
-        threading.Thread(target=Context().run, args=(run,), name="mongoq-listener", daemon=True).start()
+        threading.Thread(target=(context or Context()).run, args=(run,), name="mongoq-beside", daemon=True).start()
 
     def start_later(self, seconds: float, work: Callable[[], None], on_done: Callable[[], None]) -> Callable[[], None]:
         """Start work in a daemon thread after some seconds, then call ``on_done``; return what cancels it."""

@@ -23,7 +23,7 @@ from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.model.settings import queue_options
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few, find_one, prefix_filter
+from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import (
     CONTROL_PREFIX,
     COUNTERS_PREFIX,
@@ -36,7 +36,7 @@ from mongoq.protocol.command import Command, Duplicate, delete_many
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.coordination.limits import limit_documents_filter
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
-from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
+from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON, flush
 from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.query import (
     BoundedCount,
@@ -48,7 +48,7 @@ from mongoq.protocol.history.query import (
     make_query,
     refuse_filter,
 )
-from mongoq.protocol.history.read import Selection, in_state, queues
+from mongoq.protocol.history.read import Selection, in_state, queues, read_controls
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.delete import delete_in_order
 from mongoq.protocol.sequence.repair import forget_sequences
@@ -193,9 +193,9 @@ async def sweep(broker: BrokerContext) -> bool:
     # The lease is not over: the upsert found no document and tried to insert the same ``_id``.
     except Duplicate:
         return False
-    settings = await _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
-    counters = await _documents(broker, COUNTERS_PREFIX, ("expires",))
-    marks = await _documents(broker, END_PREFIX, ("q", "expires"))
+    settings = await read_controls(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
+    counters = await read_controls(broker, COUNTERS_PREFIX, ["expires"])
+    marks = await read_controls(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
     non_empty = set(await queues(broker))
     # A queue that holds an item or has a document may send letters to its dead queue.
@@ -204,32 +204,17 @@ async def sweep(broker: BrokerContext) -> bool:
         options = document.get("settings")
         if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
             dead.add(options["dead"])
+    consumed = {name for record in await workers(broker) for name in record.queues}
+    for stream in (await read_controls(broker, STREAM_PREFIX, ("queue", "until"))).values():
+        if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
+            consumed.add(str(stream.get("queue")))
     bound = await read_topics(broker)
-    in_use = non_empty.union(dead, bound, *bound.values(), (await _find_consumed(broker, now)))
+    in_use = non_empty.union(dead, bound, *bound.values(), consumed)
     await _sweep_settings(settings, in_use, now)
     await _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
     marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
     await _sweep_others(END_PREFIX, marks, marks_in_use, now)
     return True
-
-
-async def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    projection = dict.fromkeys(fields, 1)
-    documents = await find_few(
-        broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection
-    )
-    return {document["_id"].removeprefix(prefix): document for document in documents}
-
-
-async def _find_consumed(broker: BrokerContext, now: datetime) -> set[str]:
-    """Return the queues that workers, and streams of Spark, consume."""
-    names: set[str] = set()
-    for record in await workers(broker):
-        names.update(record.queues)
-    for stream in (await _documents(broker, STREAM_PREFIX, ("queue", "until"))).values():
-        if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
-            names.add(str(stream.get("queue")))
-    return names
 
 
 async def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> None:

@@ -113,19 +113,6 @@ class Shared(Generic[T]):
     waiter: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A command in flight, to be awaited for its result or its error.
-
-    Attributes:
-        command: the command.
-        reply: the driver's future or thread.
-    """
-
-    command: Command[Any]
-    reply: Any
-
-
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
 """The last request of an operation that took something, with its reply; empty without one.
 

@@ -28,7 +28,7 @@ from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control
 from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import aggregate_all, find_few, find_one, prefix_filter
+from mongoq.protocol.base.find import aggregate_all, find_few, find_one
 from mongoq.protocol.base.first_due import first_due_pipeline
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
 from mongoq.protocol.base.topics import read_bindings
@@ -44,7 +44,7 @@ from mongoq.protocol.history.mistaken import (
     refuse_unknown,
 )
 from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.history.read import count_states, counts_of, find_queues, in_state
+from mongoq.protocol.history.read import count_states, counts_of, find_queues, in_state, read_controls
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
@@ -57,8 +57,6 @@ BUDGET = 100_000
 """Documents that one read of all queues may examine, by default."""
 MAX_LIMIT = 10_000
 """Items of a queue that are counted in each half, due and not yet due, at most."""
-MAX_CONTROL_DOCUMENTS = 10_000
-"""Control documents of one kind in one read, at most."""
 QUEUES_TOGETHER = 25
 """Queues that one ``aggregate`` reads: up to 100 parts, and the server allows 1,000 stages."""
 SHALLOW_TOGETHER = 100
@@ -75,6 +73,8 @@ COUNTS = ("ready", "scheduled", "reserved", "expired", "blocked", "recent", "dea
 """Counts of a queue, in the order of its document."""
 
 
+HAS_SEQUENCES = {"sequences": True}
+"""Control documents of the queues that have, or had, sequences."""
 NO_ITEMS = BoundedCount()
 """Count of nothing."""
 
@@ -172,8 +172,8 @@ async def read_queues(
     for name in wanted or ():
         await refuse_unknown(broker, name)
     held = set(await find_queues({"$gte": ""}))
-    controls = await _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
-    counters = await _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+    controls = await read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), names=wanted)
+    counters = await read_controls(broker, COUNTERS_PREFIX, EVENTS, names=wanted)
     consumers = await count_consumers(broker)
     if wanted is None:
         try:
@@ -219,7 +219,7 @@ async def list_queues(broker: BrokerContext) -> list[str]:
 async def find_unusable(broker: BrokerContext) -> list[str]:
     """Return what other programs have stored that calls of queues refuse, a sentence each (two ``find``)."""
     await ensure_broker_ready(broker, write=False)
-    controls = await _read_controls(broker, CONTROL_PREFIX, ("settings",), None)
+    controls = await read_controls(broker, CONTROL_PREFIX, ["settings"])
     problems: list[str] = []
     for name, control in controls.items():
         try:
@@ -255,16 +255,6 @@ def _find_letters(
     return others if is_error_queue else own | others
 
 
-async def _read_controls(
-    broker: BrokerContext, prefix: str, fields: Sequence[str], names: Sequence[str] | None
-) -> dict[str, Mapping[str, Any]]:
-    """Read the control documents of one kind, of all queues or of the named ones (``find``), by queue."""
-    which = prefix_filter(prefix) if names is None else {"_id": {"$in": [prefix + name for name in names]}}
-    projection = dict.fromkeys(fields, 1)
-    found = await find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection)
-    return {document["_id"].removeprefix(prefix): document for document in found}
-
-
 def _settings_of(name: str, control: Mapping[str, Any] | None) -> QueueSettings:
     try:
         return resolve_settings(queue_name(name), from_stored(name, (control or {}).get("settings", {})))
@@ -277,9 +267,9 @@ async def count_consumers(broker: BrokerContext) -> dict[str, int]:
     """Count the live workers and the running queries of Spark of each queue (two ``find``)."""
     records: list[WorkerRecord] = await workers(broker)
     names = [name for record in records if record.alive for name in record.queues]
-    running = {**prefix_filter(STREAM_PREFIX), "until": {"$gt": broker.clock.now()}}
-    found = await find_few(broker, running, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"queue": 1})
-    names += [name for stream in found if isinstance(name := stream.get("queue"), str)]
+    running = {"until": {"$gt": broker.clock.now()}}
+    found = await read_controls(broker, STREAM_PREFIX, ["queue"], where=running)
+    names += [name for stream in found.values() if isinstance(name := stream.get("queue"), str)]
     return Counter(names)
 
 
@@ -388,7 +378,7 @@ async def read_events(broker: BrokerContext, names: Iterable[str] | None = None)
     wanted = None if names is None else sorted({queue_name(name) for name in names})
     for name in wanted or ():
         await refuse_unknown(broker, name)
-    found = await _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+    found = await read_controls(broker, COUNTERS_PREFIX, EVENTS, names=wanted)
     zeros: dict[str, int] = dict.fromkeys(EVENTS, 0)
     return {name: {**zeros, **events_in(found.get(name, {}))} for name in (found if wanted is None else wanted)}
 
@@ -508,7 +498,7 @@ async def count_held(broker: BrokerContext) -> dict[str, BoundedCount]:
     """
     await ensure_broker_ready(broker, write=False)
     held: dict[str, BoundedCount] = {}
-    for name in await _find_ordered(broker):
+    for name in await read_controls(broker, CONTROL_PREFIX, (), where=HAS_SEQUENCES):
         if number := len(await find_held(broker, name)):
             held[name] = BoundedCount(number, number < HELD_PER_PAGE)
     return held
@@ -518,15 +508,8 @@ async def find_stuck(broker: BrokerContext) -> dict[str, BoundedCount]:
     """Count the sequences of each queue that need a repair, among the first 1,000 sequences of each queue."""
     await ensure_broker_ready(broker, write=False)
     stuck: dict[str, BoundedCount] = {}
-    for name in await _find_ordered(broker):
+    for name in await read_controls(broker, CONTROL_PREFIX, (), where=HAS_SEQUENCES):
         miscounted, after = await find_miscounted(broker, name)
         uncounted, after_sequence = await find_uncounted(broker, name)
         stuck[name] = BoundedCount(len({*miscounted, *uncounted}), after is None and after_sequence is None)
     return stuck
-
-
-async def _find_ordered(broker: BrokerContext) -> list[str]:
-    """Return the names of the queues that have, or had, sequences."""
-    which = {**prefix_filter(CONTROL_PREFIX), "sequences": True}
-    queues = await find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
-    return [document["_id"].removeprefix(CONTROL_PREFIX) for document in queues]

@@ -34,24 +34,23 @@ from mongoq.protocol.admin import (
     Documents,
     _forget,
 )
-from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE
 from mongoq.protocol.command import Command, Duplicate, delete_many
 from mongoq.protocol.coordination.limits import limit_documents_filter
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
-from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS
+from mongoq.protocol.history.counters import IDLE_QUEUE_HORIZON
 from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.query import BoundedCount, Progress, Query, make_query, refuse_filter
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
-from mongoq.protocol_threads.base.find import find_few, find_one
+from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol_threads.base.topics import read_bindings as read_topics
 from mongoq.protocol_threads.coordination.heartbeats import workers
 from mongoq.protocol_threads.history.counters import flush
 from mongoq.protocol_threads.history.query import count_free, count_range, delete
-from mongoq.protocol_threads.history.read import queues
+from mongoq.protocol_threads.history.read import queues, read_controls
 from mongoq.protocol_threads.perform import perform
 from mongoq.protocol_threads.sequence.delete import delete_in_order
 from mongoq.protocol_threads.sequence.repair import forget_sequences
@@ -166,9 +165,9 @@ def sweep(broker: BrokerContext) -> bool:
     # The lease is not over: the upsert found no document and tried to insert the same ``_id``.
     except Duplicate:
         return False
-    settings = _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
-    counters = _documents(broker, COUNTERS_PREFIX, ("expires",))
-    marks = _documents(broker, END_PREFIX, ("q", "expires"))
+    settings = read_controls(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
+    counters = read_controls(broker, COUNTERS_PREFIX, ["expires"])
+    marks = read_controls(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
     non_empty = set(queues(broker))
     # A queue that holds an item or has a document may send letters to its dead queue.
@@ -177,30 +176,17 @@ def sweep(broker: BrokerContext) -> bool:
         options = document.get("settings")
         if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
             dead.add(options["dead"])
+    consumed = {name for record in workers(broker) for name in record.queues}
+    for stream in (read_controls(broker, STREAM_PREFIX, ("queue", "until"))).values():
+        if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
+            consumed.add(str(stream.get("queue")))
     bound = read_topics(broker)
-    in_use = non_empty.union(dead, bound, *bound.values(), (_find_consumed(broker, now)))
+    in_use = non_empty.union(dead, bound, *bound.values(), consumed)
     _sweep_settings(settings, in_use, now)
     _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
     marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
     _sweep_others(END_PREFIX, marks, marks_in_use, now)
     return True
-
-
-def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    projection = dict.fromkeys(fields, 1)
-    documents = find_few(broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection)
-    return {document["_id"].removeprefix(prefix): document for document in documents}
-
-
-def _find_consumed(broker: BrokerContext, now: datetime) -> set[str]:
-    """Return the queues that workers, and streams of Spark, consume."""
-    names: set[str] = set()
-    for record in workers(broker):
-        names.update(record.queues)
-    for stream in (_documents(broker, STREAM_PREFIX, ("queue", "until"))).values():
-        if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
-            names.add(str(stream.get("queue")))
-    return names
 
 
 def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> None:

@@ -24,7 +24,6 @@ from mongoq.model.process import EVENTS
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, control_id
 from mongoq.model.settings import from_stored, resolve_settings
 from mongoq.model.stream_claim import STREAM_PREFIX
-from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
 from mongoq.protocol.command import Command
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
@@ -33,8 +32,8 @@ from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import count_states, in_state
 from mongoq.protocol.insight import (
     BUDGET,
+    HAS_SEQUENCES,
     KEYS_PER_DOCUMENT,
-    MAX_CONTROL_DOCUMENTS,
     MAX_LISTED_SEQUENCES,
     NO_ITEMS,
     QUEUES_TOGETHER,
@@ -65,7 +64,7 @@ from mongoq.protocol_threads.history.mistaken import (
     find_owner,
     refuse_unknown,
 )
-from mongoq.protocol_threads.history.read import find_queues
+from mongoq.protocol_threads.history.read import find_queues, read_controls
 from mongoq.protocol_threads.perform import perform
 from mongoq.protocol_threads.sequence.hold import find_held, find_letters
 from mongoq.protocol_threads.sequence.repair import find_miscounted, find_uncounted, read_heads
@@ -90,8 +89,8 @@ def read_queues(
     for name in wanted or ():
         refuse_unknown(broker, name)
     held = set(find_queues({"$gte": ""}))
-    controls = _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
-    counters = _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+    controls = read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), names=wanted)
+    counters = read_controls(broker, COUNTERS_PREFIX, EVENTS, names=wanted)
     consumers = count_consumers(broker)
     if wanted is None:
         try:
@@ -137,7 +136,7 @@ def list_queues(broker: BrokerContext) -> list[str]:
 def find_unusable(broker: BrokerContext) -> list[str]:
     """Return what other programs have stored that calls of queues refuse, a sentence each (two ``find``)."""
     ensure_broker_ready(broker, write=False)
-    controls = _read_controls(broker, CONTROL_PREFIX, ("settings",), None)
+    controls = read_controls(broker, CONTROL_PREFIX, ["settings"])
     problems: list[str] = []
     for name, control in controls.items():
         try:
@@ -151,23 +150,13 @@ def find_unusable(broker: BrokerContext) -> list[str]:
     return problems
 
 
-def _read_controls(
-    broker: BrokerContext, prefix: str, fields: Sequence[str], names: Sequence[str] | None
-) -> dict[str, Mapping[str, Any]]:
-    """Read the control documents of one kind, of all queues or of the named ones (``find``), by queue."""
-    which = prefix_filter(prefix) if names is None else {"_id": {"$in": [prefix + name for name in names]}}
-    projection = dict.fromkeys(fields, 1)
-    found = find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection)
-    return {document["_id"].removeprefix(prefix): document for document in found}
-
-
 def count_consumers(broker: BrokerContext) -> dict[str, int]:
     """Count the live workers and the running queries of Spark of each queue (two ``find``)."""
     records: list[WorkerRecord] = workers(broker)
     names = [name for record in records if record.alive for name in record.queues]
-    running = {**prefix_filter(STREAM_PREFIX), "until": {"$gt": broker.clock.now()}}
-    found = find_few(broker, running, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"queue": 1})
-    names += [name for stream in found if isinstance(name := stream.get("queue"), str)]
+    running = {"until": {"$gt": broker.clock.now()}}
+    found = read_controls(broker, STREAM_PREFIX, ["queue"], where=running)
+    names += [name for stream in found.values() if isinstance(name := stream.get("queue"), str)]
     return Counter(names)
 
 
@@ -235,7 +224,7 @@ def read_events(broker: BrokerContext, names: Iterable[str] | None = None) -> di
     wanted = None if names is None else sorted({queue_name(name) for name in names})
     for name in wanted or ():
         refuse_unknown(broker, name)
-    found = _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+    found = read_controls(broker, COUNTERS_PREFIX, EVENTS, names=wanted)
     zeros: dict[str, int] = dict.fromkeys(EVENTS, 0)
     return {name: {**zeros, **events_in(found.get(name, {}))} for name in (found if wanted is None else wanted)}
 
@@ -340,7 +329,7 @@ def count_held(broker: BrokerContext) -> dict[str, BoundedCount]:
     """
     ensure_broker_ready(broker, write=False)
     held: dict[str, BoundedCount] = {}
-    for name in _find_ordered(broker):
+    for name in read_controls(broker, CONTROL_PREFIX, (), where=HAS_SEQUENCES):
         if number := len(find_held(broker, name)):
             held[name] = BoundedCount(number, number < HELD_PER_PAGE)
     return held
@@ -350,15 +339,8 @@ def find_stuck(broker: BrokerContext) -> dict[str, BoundedCount]:
     """Count the sequences of each queue that need a repair, among the first 1,000 sequences of each queue."""
     ensure_broker_ready(broker, write=False)
     stuck: dict[str, BoundedCount] = {}
-    for name in _find_ordered(broker):
+    for name in read_controls(broker, CONTROL_PREFIX, (), where=HAS_SEQUENCES):
         miscounted, after = find_miscounted(broker, name)
         uncounted, after_sequence = find_uncounted(broker, name)
         stuck[name] = BoundedCount(len({*miscounted, *uncounted}), after is None and after_sequence is None)
     return stuck
-
-
-def _find_ordered(broker: BrokerContext) -> list[str]:
-    """Return the names of the queues that have, or had, sequences."""
-    which = {**prefix_filter(CONTROL_PREFIX), "sequences": True}
-    queues = find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
-    return [document["_id"].removeprefix(CONTROL_PREFIX) for document in queues]

@@ -8,20 +8,11 @@ driver's own error comes out at the end of the operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import replace
 from typing import Any
 
-from mongoq.protocol.command import (
-    OPERATION,
-    Attached,
-    Begun,
-    Command,
-    Duplicate,
-    Operation,
-    Refused,
-    Shared,
-    WakeEvent,
-)
+from mongoq.protocol.command import OPERATION, Attached, Command, Duplicate, Operation, Refused, Shared, WakeEvent
 from mongoq.protocol.perform import TRANSIENT_LABEL, T, TransactionOver, _is_find, _Present, has_label
 
 
@@ -47,22 +38,6 @@ def share(shared: Shared[T]) -> T:
     return answer
 
 
-def begin(command: Command[Any]) -> Begun:
-    """Send a command without waiting for its reply.
-
-    When the operation ends before ``end``, the command still runs to its end: its reply is dropped, and nothing that it
-    took is given back.
-    """
-    begun: Begun = OPERATION.get().driver.begin(command)
-    return begun
-
-
-def end(begun: Begun) -> Any:
-    """Wait for a command that was begun, and return its parsed reply."""
-    reply: Any = OPERATION.get().driver.end(begun)
-    return reply
-
-
 def sleep(seconds: float) -> None:
     """Pause; a cancelled caller is cancelled here."""
     OPERATION.get().driver.sleep(seconds)
@@ -73,12 +48,13 @@ def rest(event: WakeEvent, seconds: float) -> None:
     OPERATION.get().driver.rest(event, seconds)
 
 
-def run_beside(work: Callable[[], None], over: Callable[[], object]) -> None:
+def run_beside(work: Callable[[], None], over: Callable[[], object], context: Context | None = None) -> None:
     """Run another operation in the background, in a thread or task of the driver; its result and errors are dropped.
 
-    ``over`` is called when it has ended, or will never begin because its task was cancelled.
+    ``over`` is called when it has ended, or will never begin because its task was cancelled. By default it runs without
+    the deadlines and settings of the caller's context.
     """
-    OPERATION.get().driver.run_beside(work, over)
+    OPERATION.get().driver.run_beside(work, over, context)
 
 
 # --- within a transaction ------------------------------------------------------------------------

@@ -30,10 +30,10 @@ from mongoq.drivers.connection_string import (
     make_client,
     redact_error,
 )
-from mongoq.drivers.documents import Document, decode, split_reply
 from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
+from mongoq.spark.documents import Document, decode, split_reply
 from mongoq.sync import Broker
 
 DATABASE = "mongoq"

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
@@ -40,6 +38,9 @@ from mongoq.sync.blocks import Transaction
 from mongoq.sync.inspection import Inspection
 from mongoq.sync.queue import DeadQueue, Queue
 from mongoq.sync.schedules import Schedules
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 M = TypeVar("M")
 T = TypeVar("T")

@@ -7,10 +7,11 @@ driver unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 import bson
@@ -19,15 +20,18 @@ from bson.binary import UUID_SUBTYPE, UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
-from pydantic import BaseModel, TypeAdapter
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
 from mongoq.model.arguments import moment
-from mongoq.model.encoding.typed import NESTING_LIMIT, Dumped, TypedValues, find_culprit
 from mongoq.model.encoding.unreadable import read
+
+if TYPE_CHECKING:
+    from mongoq.model.encoding.typed import TypedValues
 
 SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 """Bytes of a pushed item, at most. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
+NESTING_LIMIT = 100
+"""Levels of a value, at most."""
 HEADERS_LIMIT = 16 * 1024
 """Bytes of headers as BSON, at most."""
 DOCUMENT_TYPE = 3
@@ -234,6 +238,44 @@ def _check_parts(values: Collection[Any], depth: int) -> None:
             _check(part, depth + 1)
 
 
+def parts(value: Any) -> list[tuple[str, Any]]:
+    """Return the parts of a value, each with its step in a path: ``.key`` or ``[place]``."""
+    if isinstance(value, DBRef):
+        value = value.as_doc()
+    if isinstance(value, Code) and value.scope is not None:
+        return [(".scope", value.scope)]
+    if isinstance(value, Mapping):
+        return [(f".{key}", part) for key, part in value.items() if isinstance(key, str)]
+    if isinstance(value, list | tuple):
+        return [(f"[{place}]", part) for place, part in enumerate(value)]
+    return []
+
+
+def find_culprit(
+    path: str, value: Any, error: Exception, attempt: Callable[[Any, int], Any], depth: int = 1
+) -> tuple[str, Any, Exception]:
+    """Find the part that fails, by trying ever smaller parts: return its path, the part, and its error.
+
+    Args:
+        path: path to the value.
+        value: value for which the attempt fails.
+        error: error of that.
+        attempt: takes a part and its depth.
+        depth: depth of the value.
+    """
+    try:
+        tried = parts(value) if depth <= NESTING_LIMIT else []
+    except Exception:
+        # The class of a value may be the user's, and raise anything.
+        return path, value, error
+    for step, part in tried:
+        try:
+            attempt(part, depth + 1)
+        except Exception as smaller:
+            return find_culprit(path + step, part, smaller, attempt, depth + 1)
+    return path, value, error
+
+
 @dataclass(frozen=True, slots=True)
 class Wrapped:
     """A payload that was encoded early, because its value may change before it is sent.
@@ -254,7 +296,7 @@ class Codec(Generic[M]):
 
     def __init__(self, encoding: Encoding, model: Any = None) -> None:
         self._encoding = encoding
-        self._typed: TypedValues[M] | None = None if model is None else TypedValues(_adapter(model))
+        self._typed: TypedValues[M] | None = None if model is None else _values_of(model)
 
     @property
     def untyped(self) -> bool:
@@ -276,13 +318,17 @@ class Codec(Generic[M]):
             return payload.raw
         if self._typed is None and type(payload) is dict:
             return self._encoding.wrap("payload", payload, limit=SIZE_LIMIT)
-        dumped = self._dump(payload)
-        value = dumped.stored if type(dumped) is Dumped else dumped
+        typed = self._typed
+        # Of a model only where pydantic was imported: by itself it takes a third of the import of mongoq.
+        if typed is None and isinstance(payload, getattr(sys.modules.get("pydantic.main"), "BaseModel", ())):
+            typed = _values_of(type(payload))
+        dumped = None if typed is None else typed.dump(payload, "payload")
+        value = payload if dumped is None else dumped.stored
         if isinstance(value, Timestamp) and value.time == value.inc == 0:
             problem = "the server makes its own time of Timestamp(0, 0); put it into a document"
             raise PayloadInvalid("payload", problem)
         raw = self._encoding.wrap("payload", value, limit=SIZE_LIMIT)
-        if type(dumped) is Dumped:
+        if dumped is not None:
             dumped.verify(self._encoding.decode_many([raw])[0]["payload"])
         return raw
 
@@ -294,13 +340,6 @@ class Codec(Generic[M]):
         """Do the same as ``wrap`` for many payloads."""
         return list(map(self.wrap, payloads))
 
-    def _dump(self, payload: Any) -> Any:
-        if self._typed is not None:
-            return self._typed.dump(payload, "payload")
-        if isinstance(payload, BaseModel):
-            return TypedValues(TypeAdapter(type(payload))).dump(payload, "payload")
-        return payload
-
     def load(self, value: Any) -> M:
         """Return the payload that is stored as ``value``; raises ``PayloadInvalid``."""
         if self._typed is None:
@@ -308,7 +347,11 @@ class Codec(Generic[M]):
         return self._typed.load(value, "payload")
 
 
-def _adapter(model: Any) -> TypeAdapter[Any]:
+def _values_of(model: Any) -> TypedValues[Any]:
+    from pydantic import TypeAdapter
+
+    from mongoq.model.encoding.typed import TypedValues
+
     try:
         adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
         if not adapter.pydantic_complete:
@@ -316,4 +359,4 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
     except Exception as error:
         # Pydantic raises many kinds of errors, and a model may raise its own.
         raise ArgumentInvalid("model", f"pydantic cannot work with {model!r}: {error}") from error
-    return adapter
+    return TypedValues(adapter)

@@ -18,7 +18,7 @@ with exactly the bytes that are sent, and compares the result with the original 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -27,18 +27,17 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import bson
-from bson import Binary, Code, DatetimeMS, DBRef, Decimal128
+from bson import Binary, DatetimeMS, Decimal128
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from mongoq.errors import PayloadInvalid
+from mongoq.model.encoding.codec import find_culprit, parts
 from mongoq.model.encoding.error_text import spoken
 
 M = TypeVar("M")
-NESTING_LIMIT = 100
-"""Levels of a value, at most."""
 _PLAIN_TYPES = (str, bool, int, float, bytes, datetime, UUID)
 _BY_IDENTITY: Any = object.__eq__
 _SECRETS = (SecretStr, SecretBytes)
@@ -229,44 +228,6 @@ def _difference(one: Any, other: Any) -> str:
             if step in others and not _same(part, others[step], []):
                 return step + _difference(part, others[step])
     return ""
-
-
-def parts(value: Any) -> list[tuple[str, Any]]:
-    """Return the parts of a value, each with its step in a path: ``.key`` or ``[place]``."""
-    if isinstance(value, DBRef):
-        value = value.as_doc()
-    if isinstance(value, Code) and value.scope is not None:
-        return [(".scope", value.scope)]
-    if isinstance(value, Mapping):
-        return [(f".{key}", part) for key, part in value.items() if isinstance(key, str)]
-    if isinstance(value, list | tuple):
-        return [(f"[{place}]", part) for place, part in enumerate(value)]
-    return []
-
-
-def find_culprit(
-    path: str, value: Any, error: Exception, attempt: Callable[[Any, int], Any], depth: int = 1
-) -> tuple[str, Any, Exception]:
-    """Find the part that fails, by trying ever smaller parts: return its path, the part, and its error.
-
-    Args:
-        path: path to the value.
-        value: value for which the attempt fails.
-        error: error of that.
-        attempt: takes a part and its depth.
-        depth: depth of the value.
-    """
-    try:
-        tried = parts(value) if depth <= NESTING_LIMIT else []
-    except Exception:
-        # The class of a value may be the user's, and raise anything.
-        return path, value, error
-    for step, part in tried:
-        try:
-            attempt(part, depth + 1)
-        except Exception as smaller:
-            return find_culprit(path + step, part, smaller, attempt, depth + 1)
-    return path, value, error
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from mongoq.errors import MongoqError, OutcomeInvalid, PayloadInvalid
-from mongoq.model.encoding.typed import NESTING_LIMIT
+from mongoq.model.encoding.codec import NESTING_LIMIT
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Dead, Drop, Fork, HandlerOutcome, Move, Retry
 

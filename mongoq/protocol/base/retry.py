@@ -21,8 +21,8 @@ from functools import partial
 from typing import TypeVar
 
 from mongoq.model.process import dice
-from mongoq.protocol.command import MAX_SENDS, Begun, Command, Duplicate, ReplyLost, Shared, own_error
-from mongoq.protocol.perform import TRANSIENT_LABEL, end, has_label, perform, share
+from mongoq.protocol.command import MAX_SENDS, Command, Duplicate, ReplyLost, Shared, own_error
+from mongoq.protocol.perform import TRANSIENT_LABEL, has_label, perform, share
 
 T = TypeVar("T")
 
@@ -38,10 +38,10 @@ PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.5
 """First and longest pause between retries of a transaction, in seconds."""
 
 
-async def retry_once(command: Command[T], pending: Begun | None = None) -> T:
-    """Perform a command, or wait for it if it is ``pending``; send it once more when its reply is lost."""
+async def retry_once(command: Command[T]) -> T:
+    """Perform a command; send it once more when its reply is lost."""
     try:
-        return await (perform(command) if pending is None else end(pending))
+        return await perform(command)
     except ReplyLost:
         return await perform(command)
 

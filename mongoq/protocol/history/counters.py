@@ -15,10 +15,16 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.process import EVENTS
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_unauthorized
-from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, Refused
-from mongoq.protocol.history.read import Counts, count_states, counts_of, find_queues
+from mongoq.protocol.history.read import (
+    MAX_CONTROL_DOCUMENTS,
+    Counts,
+    count_states,
+    counts_of,
+    find_queues,
+    read_controls,
+)
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.context import BrokerContext
 
@@ -30,8 +36,6 @@ IDLE_QUEUE_HORIZON = timedelta(days=30)
 """Time after which the control documents of an empty, unused queue expire."""
 MAX_COUNTER_STATEMENTS = 5_000
 """Statements in one ``bulkWrite``, at most."""
-MAX_CONTROL_DOCUMENTS = 1_000_000
-"""Documents in one read, at most."""
 EMPTYING_EVENTS = frozenset({"get", "commit", "move", "dead", "expired"})
 """Events after which a queue may be empty."""
 
@@ -76,9 +80,17 @@ async def flush(broker: BrokerContext) -> None:
         await mark_used(broker, _newly_used(broker, sums))
         names = list(sums)
         for start in range(0, len(names), MAX_COUNTER_STATEMENTS):
-            chunk = {name: sums[name] for name in names[start : start + MAX_COUNTER_STATEMENTS]}
-            emptied = await _find_empty(broker, chunk)
-            for name in await _add(broker, chunk, emptied):
+            chunk = names[start : start + MAX_COUNTER_STATEMENTS]
+            refused = await _add(broker, {name: sums[name] for name in chunk})
+            for place, name in enumerate(chunk):
+                error = refused.get(place)
+                # Two processes inserted the document at the same time; the next flush finds it and adds to it.
+                if isinstance(error, Duplicate):
+                    continue
+                if error is not None:
+                    words = name, COUNTERS_PREFIX + name, error
+                    text = "the counters of queue %r cannot be added to %s: %s"
+                    logger.warning(text, *words, extra=log_fields(queue=name))
                 del sums[name]
     finally:
         # Counts that were not written yet: the next flush adds them.
@@ -114,38 +126,26 @@ async def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int
     return set(names) - non_empty
 
 
-async def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> list[str]:
-    """Add to the counters, and return the queues that are finished; refused ones are finished too."""
-    names, expires = list(sums), broker.clock.now() + IDLE_QUEUE_HORIZON
-    statements = []
-    for name in names:
+async def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Mapping[int, Exception]:
+    """Add to the counters of queues, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
+    emptied, expires = await _find_empty(broker, sums), broker.clock.now() + IDLE_QUEUE_HORIZON
+    requests: list[tuple[str, dict[str, Any]]] = []
+    for name, events in sums.items():
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
-        update = {"$inc": dict(sums[name]), **date}
-        statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
-    refused = await _send(broker, statements)
-    for place, error in refused.items():
-        # Two processes inserted the document at the same time; the next flush finds it and adds to it.
-        if not isinstance(error, Duplicate):
-            name = names[place]
-            words = name, COUNTERS_PREFIX + name, error
-            logger.warning("the counters of queue %r cannot be added to %s: %s", *words, extra=log_fields(queue=name))
-    return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
-
-
-async def _send(broker: BrokerContext, statements: list[tuple[str, dict[str, Any]]]) -> Mapping[int, Exception]:
-    """Send the statements, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
+        update = {"$inc": dict(events), **date}
+        requests.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
     refused: dict[int, Exception] = {}
-    if broker.serverless:
-        for place, (_, arguments) in enumerate(statements):
-            try:
-                await perform(Command("update_one", arguments))
-            except Refused as error:
-                refused[place] = error
-    elif statements:
+    try:
+        if not broker.serverless:
+            await perform(Command("bulk_write", {"requests": requests, "ordered": False}))
+            return refused
+    except PartlyRefused as partly:
+        return partly.refusals
+    for place, (_, arguments) in enumerate(requests):
         try:
-            await perform(Command("bulk_write", {"requests": statements, "ordered": False}))
-        except PartlyRefused as partly:
-            return partly.refusals
+            await perform(Command("update_one", arguments))
+        except Refused as error:
+            refused[place] = error
     return refused
 
 
@@ -163,9 +163,18 @@ async def stats(broker: BrokerContext) -> dict[str, QueueStats]:
         # The counts of a user without write access are only shown.
         unwritten = broker.counters.take()
         broker.counters.restore(unwritten)
-    documents = await find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
-    counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
-    depths = await _depths(broker)
+    counted = await read_controls(broker, COUNTERS_PREFIX, EVENTS)
+    # From the index of claims, which holds no processed items; all groups in one reply, as far as 16 MB go.
+    every = {"q": {"$gte": ""}}
+    live, blocked = every | {"when": {"$gte": BEGINNING}}, every | {"place": HAS_PLACE, "ready_from": IS_BLOCKED}
+    command = count_states(broker, live, blocked, broker.clock.now(), by_queue=True)
+    if not broker.serverless:
+        command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}
+    groups: dict[str, list[Any]] = {}
+    for group in await perform(command):
+        if isinstance(name := group["_id"]["q"], str):  # other programs may have written anything
+            groups.setdefault(name, []).append(group)
+    depths = {name: counts_of(found) for name, found in groups.items()}
     answer = {}
     for name in sorted(counted.keys() | depths.keys() | unwritten.keys()):
         numbers = Counter(events_in(counted.get(name, {}))) + Counter(unwritten.get(name, {}))
@@ -177,21 +186,3 @@ async def stats(broker: BrokerContext) -> dict[str, QueueStats]:
 def events_in(document: Mapping[str, Any]) -> dict[str, int]:
     """Return the counts of events in a document of counters; other programs may have written anything."""
     return {event: number for event in EVENTS if isinstance(number := document.get(event), int)}
-
-
-async def _depths(broker: BrokerContext) -> dict[str, Counts]:
-    """Count the live items of all queues by state, from the claim index, which holds no processed items."""
-    now = broker.clock.now()
-    every = {"q": {"$gte": ""}}
-    live, blocked = every | {"when": {"$gte": BEGINNING}}, every | {"place": HAS_PLACE, "ready_from": IS_BLOCKED}
-    command = count_states(broker, live, blocked, now, by_queue=True)
-    # All groups in one reply, as far as 16 MB go.
-    if not broker.serverless:
-        command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}
-    groups: Any = await perform(command)
-    depths: dict[str, list[Any]] = {}
-    for group in groups:
-        # Other programs may have written anything.
-        if isinstance(name := group["_id"]["q"], str):
-            depths.setdefault(name, []).append(group)
-    return {name: counts_of(depth) for name, depth in depths.items()}

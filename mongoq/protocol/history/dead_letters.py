@@ -16,7 +16,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import REASON_BYTES, Id, count, object_id, queue_name, read_list, text
+from mongoq.model.arguments import REASON_BYTES, Id, count, queue_name, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import TYPE_BYTES, Document, shorten
@@ -36,8 +36,8 @@ from mongoq.protocol.history.query import (
     Progress,
     Query,
     documents_page,
-    find_named,
     make_query,
+    read_ids,
     refuse_filter,
     search,
 )
@@ -86,14 +86,11 @@ async def revive(
     result, met = Replayed(), set[str]()
     rest: Query | None = letters if letters.ids != () else None
     while rest is not None and room > result.pushed:
-        size = int(min(LETTERS_PER_PAGE, room - result.pushed))
-        if rest.ids is None:
-            page, rest = await documents_page(context, replace(rest, page=size))
-        else:
-            page = await find_named(context, replace(rest, ids=rest.ids[:size]))
+        size, ids = int(min(LETTERS_PER_PAGE, room - result.pushed)), rest.ids
+        page, rest = await documents_page(context, replace(rest, page=size))
+        if ids is not None:
             there = {letter["_id"] for letter in page}
-            result += Replayed(missing=tuple(id for id in rest.ids[:size] if id not in there))
-            rest = replace(rest, ids=rest.ids[size:]) if len(rest.ids) > size else None
+            result += Replayed(missing=tuple(id for id in ids[:size] if id not in there))
         # A letter that was handed back and has died again meanwhile is not read a second time; ``repr``, because other
         # programs may use ids that are not hashable.
         page = [letter for letter in page if repr(letter["_id"]) not in met]
@@ -127,8 +124,7 @@ def selection(
     if ids is not None:
         if failure or (where, until) != (None, None):
             raise ArgumentInvalid("ids", "choose by ids=, or by where=, stage=, reason= and error=, not by both")
-        checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-        return replace(letters, ids=tuple(dict.fromkeys(checked)))
+        return replace(letters, ids=read_ids(ids))
     letters = letters.without_later(until, context.broker.clock)
     if context.letters_of is not None:
         letters = letters.narrow(died_in(context.letters_of))
@@ -276,10 +272,9 @@ async def _hand_back(
     refusals: list[tuple[ObjectId, str]] = []
     homes: dict[tuple[str, bool], list[Leaving]] = {}
     for document in documents:
-        try:
-            changes = _changes(context, document, target, by_hop=by_hop)
-        except _Stays as reason:
-            refusals.append((document["_id"], str(reason)))
+        changes = _changes(context, document, target, by_hop=by_hop)
+        if isinstance(changes, str):
+            refusals.append((document["_id"], changes))
         else:
             is_ordered = isinstance(document.get("sequence"), str)
             homes.setdefault((changes["q"], is_ordered), []).append((document, changes))
@@ -361,7 +356,7 @@ async def _enter_again(
         id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
     }
     ids = [letter["_id"] for letter, _ in letters]
-    free = _free(context, {"_id": {"$in": ids}}, now)
+    free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
     documents = await find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
     here = {id_key(document["_id"]) for document in documents}
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
@@ -390,28 +385,24 @@ async def _enter_again(
     return entered, [*freed, *promoted, *followed, *(item for entry in entries.values() for item in entry.promoted)]
 
 
-class _Stays(Exception):
-    """Reason why a letter cannot go."""
-
-
-def _changes(context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool) -> dict[str, Any]:
-    """Return the destination of a letter, and the fields that it goes with."""
+def _changes(
+    context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool
+) -> dict[str, Any] | str:
+    """Return the destination of a letter, and the fields that it goes with; or why it cannot go."""
     if isinstance(document, UnreadableDocument):
-        raise _Stays(shorten(document.problem, REASON_BYTES))
-    if target is not None and by_hop:
-        try:
-            return {"q": target, "payload": payload_at(document.get("trail"), target)}
-        except ArgumentInvalid as invalid:
-            raise _Stays(str(invalid)) from invalid
+        return shorten(document.problem, REASON_BYTES)
     if target is not None:
-        return {"q": target}
+        try:
+            return {"q": target, **({"payload": payload_at(document.get("trail"), target)} if by_hop else {})}
+        except ArgumentInvalid as invalid:
+            return str(invalid)
     origin = document.get("origin")
     try:
         home = queue_name(origin["queue"]) if isinstance(origin, Mapping) and not is_publication(origin) else None
     except (ArgumentInvalid, KeyError):
         home = None
     if home is None or home == context.name:
-        raise _Stays("it has no origin to go back to; give to=")
+        return "it has no origin to go back to; give to="
     # A key given in the dead queue, else the one it died with; an item of a sequence has none.
     key = None if isinstance(document.get("sequence"), str) else document.get("key") or document["origin"].get("key")
     return {"q": home, "key": key} if isinstance(key, str) else {"q": home}
@@ -420,17 +411,13 @@ def _changes(context: QueueContext[Any], document: Document, target: str | None,
 def _update(
     context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
 ) -> dict[str, Any]:
+    """Return the update that hands back letters which no caller holds."""
     unset_fields = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
     # again (``claim.candidates``).
     changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
+    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     return {
-        "filter": _free(context, which, now),
+        "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
         "update": {"$set": changes, "$unset": dict.fromkeys(unset_fields, "")},
     }
-
-
-def _free(context: QueueContext[Any], which: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Return the filter of those letters that no caller holds."""
-    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    return {**which, "q": context.name, "when": {"$exists": True}, "$or": free}

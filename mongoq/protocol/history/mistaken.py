@@ -22,12 +22,11 @@ from mongoq.model.indexes import BEGINNING, CLAIM_ORDER
 from mongoq.model.item import Document
 from mongoq.model.settings import from_stored, resolve_settings
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import aggregate_all, find_few, find_one, prefix_filter
+from mongoq.protocol.base.find import aggregate_all, find_one
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
-from mongoq.protocol.history.counters import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.history.read import find_queues, in_state, queues
+from mongoq.protocol.history.read import find_queues, in_state, queues, read_controls
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 logger = logging.getLogger("mongoq.history")
@@ -60,10 +59,24 @@ async def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> None:
     """
     broker, name = context.broker, context.name
     dead = await _dead_queues(broker)
-    if letters:
-        await _refuse_other_dead_queue(broker, name, dead)
-    elif name.endswith(DEAD_SUFFIX) or name in dead.values() or (await find_letter_queues(broker, [name])):
-        await _refuse_copying_letters(broker, name)
+    owner, there = name.removesuffix(DEAD_SUFFIX), None
+    if letters and not (await _holds(broker, name)):
+        if name.endswith(DEAD_SUFFIX):
+            there = dead.get(owner, name)
+        else:
+            there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
+        if there == name or not (await _holds(broker, there)):
+            there = next(iter(await find_letters_of(broker, owner)), None)
+        if there is not None:
+            problem = f"{name!r} holds no dead letters: those of {owner!r} are in {there!r}"
+            raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({there!r}).replay()")
+    is_dead_queue = owner != name or name in dead.values() or bool(await find_letter_queues(broker, [name]))
+    if not letters and is_dead_queue and (await _holds(broker, name)) and not (await _holds(broker, name, "processed")):
+        problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
+        call = f"broker.dead_queue({name!r}).replay()"
+        if owner != name:
+            call = f"broker.queue({owner!r}).dead.replay(), or {call}"
+        raise ArgumentInvalid("replay", f"{problem}; send the letters back with {call}")
     names = await _find_known_queues(broker, dead)
     if not names & {name, _other(name)}:
         near = _nearest(name, names)
@@ -136,53 +149,22 @@ async def find_owner(broker: BrokerContext, name: str) -> str | None:
     return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
 
 
-async def _refuse_copying_letters(broker: BrokerContext, name: str) -> None:
-    """Refuse a replay of the history of a dead queue that has no history, but holds letters."""
-    if (await _holds(broker, name, None)) and not (await _holds(broker, name, "processed")):
-        problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
-        raise ArgumentInvalid("replay", f"{problem}; send the letters back with {_call(name)}")
-
-
-async def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, str]) -> None:
-    """Refuse a replay of dead letters from a queue that holds none, while another queue holds them."""
-    if await _holds(broker, name, None):
-        return
-    owner = name.removesuffix(DEAD_SUFFIX)
-    if name.endswith(DEAD_SUFFIX):
-        there = dead.get(owner, name)
-    else:
-        there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
-    holds = there != name and (await _holds(broker, there, None))
-    if found := [there] if holds else (await find_letters_of(broker, owner)):
-        problem = f"{name!r} holds no dead letters: those of {owner!r} are in {found[0]!r}"
-        raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({found[0]!r}).replay()")
-
-
-def _call(name: str) -> str:
-    by_name = f"broker.dead_queue({name!r}).replay()"
-    owner = name.removesuffix(DEAD_SUFFIX)
-    return by_name if owner == name else f"broker.queue({owner!r}).dead.replay(), or {by_name}"
-
-
-async def _holds(broker: BrokerContext, queue: str, state: Any) -> bool:
+async def _holds(broker: BrokerContext, queue: str, state: Any = None) -> bool:
     return (await find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
 
 
 async def _dead_queues(broker: BrokerContext) -> dict[str, str]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
-    filter = {**prefix_filter(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
-    documents = await find_few(broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1})
-    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in documents}
+    where = {"settings.dead": {"$type": "string"}}
+    controls = await read_controls(broker, CONTROL_PREFIX, ["settings.dead"], where=where)
+    return {name: control["settings"]["dead"] for name, control in controls.items()}
 
 
 async def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> set[str]:
     """Return the names of all queues that hold an item, or that a control document names."""
     names = set(await queues(broker)) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
-        documents = await find_few(
-            broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1}
-        )
-        names |= {document["_id"].removeprefix(prefix) for document in documents}
+        names |= (await read_controls(broker, prefix, ())).keys()
     bound = await read_topics(broker)
     return names.union(bound, *bound.values())
 
@@ -208,14 +190,12 @@ def choose_candidates(name: str, names: Collection[str]) -> Collection[str]:
     """Return the names that share the longest beginning and end with this one: to compare thousands takes seconds."""
     if len(names) <= MAX_CANDIDATES:
         return names
-    return nlargest(
-        MAX_CANDIDATES, sorted(names), lambda other: _count_equal(name, other) + _count_equal(name[::-1], other[::-1])
-    )
 
+    def count_equal(other: str) -> int:
+        ends = zip(name, other, strict=False), zip(name[::-1], other[::-1], strict=False)
+        return sum(1 for end in ends for _ in takewhile(lambda pair: pair[0] == pair[1], end))
 
-def _count_equal(name: str, other: str) -> int:
-    """Return the number of letters at the beginning that two names share."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+    return nlargest(MAX_CANDIDATES, sorted(names), count_equal)
 
 
 def _likeness(name: str, other: str) -> float:

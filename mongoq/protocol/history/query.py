@@ -21,7 +21,7 @@ from bson import DatetimeMS, Decimal128, ObjectId, Regex, Timestamp
 from bson.errors import InvalidBSON
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable, FilterInvalid
-from mongoq.model.arguments import count, moment
+from mongoq.model.arguments import count, moment, object_id, read_list
 from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
@@ -48,6 +48,8 @@ PAGE = 500
 """Documents in one reply of a search, at most."""
 MAX_DELETED_ITEMS = 1_000
 """Items that one command deletes, at most, where ids are named."""
+BY_ID = {"_id": 1}
+"""Index of ids: with other fields in the filter, the server might read the whole queue."""
 MAX_ID_SECONDS = 2**32 - 1
 """Seconds since 1970 that an ObjectId can have, at most."""
 REFUSED_FILTER_CODES = (2, 9, 51091)
@@ -321,6 +323,11 @@ def make_query(
     return Query(state, first, last, filter, count(page, "page"))
 
 
+def read_ids(ids: Any) -> tuple[ObjectId, ...]:
+    """Check the ids of a read, and return each once."""
+    return tuple(dict.fromkeys(object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))))
+
+
 @dataclass(frozen=True, slots=True)
 class BoundedCount:
     """A number of items that was counted up to a limit.
@@ -355,31 +362,31 @@ async def documents_page(
 ) -> tuple[list[Any], Query | None]:
     """Read the documents of one page, at most one reply of the server, and return the query of the rest.
 
-    With ``fields`` only these are read, and with a server documents stay undecoded bytes.
+    With ``fields`` only these are read, and with a server documents stay undecoded bytes. A page of a query by ids are
+    the documents of the next ids, decoded.
     """
     broker = context.broker
     await ensure_broker_ready(broker, write=False)
     query = replace(query, started=query.started or broker.clock.now())
+    if query.ids is not None:
+        ids, behind = query.ids[: query.page], query.ids[query.page :]
+        named = replace(query, ids=ids).filter(context.name)
+        documents = await find_few(broker, named, query.order, len(ids), hint=BY_ID, target="history", lenient=True)
+        return documents, replace(query, ids=behind) if behind else None
     find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
     if fields is not None:
         find["projection"] = fields
     if not broker.serverless:
         find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
+    hinted = find if query.hint is None or broker.serverless else {**find, "hint": query.hint}
     try:
-        if query.hint is None or broker.serverless:
-            documents, id = await _read_reply(broker, find, as_stored=fields is not None)
-        else:
-            try:
-                hinted = {**find, "hint": query.hint}
-                documents, id = await _read_reply(broker, hinted, as_stored=fields is not None)
-            except Exception as error:
-                if not lacks_index(error):
-                    raise
-                # A collection without the index holds few items.
-                documents, id = await _read_reply(broker, find, as_stored=fields is not None)
+        documents, id = await _read_reply(broker, hinted, as_stored=fields is not None)
     except Exception as error:
-        refuse_filter(query.where, error)
-        raise
+        if hinted is find or not lacks_index(error):
+            refuse_filter(query.where, error)
+            raise
+        # A collection without the index holds few items.
+        documents, id = await _read_reply(broker, find, as_stored=fields is not None)
     if id:
         # A page of large items takes no more memory than one reply (16 MB).
         await close_cursor(broker, id)
@@ -441,10 +448,10 @@ async def read_slice(
     """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
 
     Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
-    A slice may have no documents although there is a rest. Without a filter, it is one page (one ``find``).
+    A slice may have no documents although there is a rest. Without a filter, or by ids, it is one page (one ``find``).
     """
     part, behind = query, None
-    if query.conditions(context.name):
+    if query.ids is None and query.conditions(context.name):
         part, behind = await _cut_slice(context, query, count(examine, "examine"))
     documents, rest = await documents_page(context, part)
     if rest is None:
@@ -511,25 +518,14 @@ async def search(
     It reads to the end if there are fewer. ``progress`` is called after each slice.
     """
     found, missing = list[Document](), limit
-    if query.ids is not None:
-        await ensure_broker_ready(context.broker, write=False)
-        for part in query.split(PAGE):
-            found += await find_named(context, part)
-        return found
     pages = Search(context, replace(query, page=PAGE))
     while missing > 0 and pages.rest is not None:
-        documents = await pages.read(missing)
+        documents = await pages.read(missing if query.ids is None else PAGE)  # ids in any order: the first may be last
         found += documents
         missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
         if progress is not None:
             progress(pages.examined)
     return found
-
-
-async def find_named(context: QueueContext[Any], query: Query) -> list[Document]:
-    """Find the items of a query by ids, in their order (``find`` by ``_id``)."""
-    ids = query.ids or ()
-    return await find_few(context.broker, query.filter(context.name), query.order, len(ids), lenient=True)
 
 
 async def count_range(

@@ -14,7 +14,7 @@ from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE
 from mongoq.model.item import Hop, Item, State, trail_of
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
@@ -23,6 +23,8 @@ from mongoq.protocol.sequence.hold import find_letters
 from mongoq.protocol.sequence.repair import find_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
+MAX_CONTROL_DOCUMENTS = 1_000_000
+"""Control documents of one kind in one read, at most."""
 M = TypeVar("M")
 Selection = State | None
 """One state, or ``None`` for all items that are not processed."""
@@ -183,6 +185,23 @@ async def remove(context: QueueContext[Any], id: Id) -> bool:
     alone = {"filter": {**filter, **NOT_IN_ORDER}}
     is_deleted: bool = await perform(Command("delete_one", alone, lambda reply: bool(reply.deleted_count)))
     return is_deleted or (await delete_placed(context, filter)) > 0
+
+
+async def read_controls(
+    broker: BrokerContext,
+    prefix: str,
+    fields: Iterable[str],
+    *,
+    names: Iterable[str] | None = None,
+    where: Mapping[str, Any] | None = None,
+) -> dict[str, Mapping[str, Any]]:
+    """Read the control documents of one kind (``find``), all or the named ones, by what follows the prefix."""
+    which = prefix_filter(prefix) if names is None else {"_id": {"$in": [prefix + name for name in names]}}
+    projection = dict.fromkeys(("_id", *fields), 1)
+    found = await find_few(
+        broker, {**which, **(where or {})}, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection
+    )
+    return {document["_id"].removeprefix(prefix): document for document in found}
 
 
 async def queues(broker: BrokerContext) -> list[str]:

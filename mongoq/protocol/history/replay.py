@@ -6,6 +6,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import ArgumentInvalid, PayloadTooLarge
-from mongoq.model.arguments import REASON_BYTES, Duration, Id, count, duration, object_id, queue_name, read_list, text
+from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge
+from mongoq.model.arguments import REASON_BYTES, Duration, Id, count, duration, queue_name, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import (
     COPY_MARK,
@@ -35,10 +36,10 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.command import Begun, Command, chunks, own_error
+from mongoq.protocol.command import Command, WakeEvent, chunks, own_error
 from mongoq.protocol.history.mistaken import log_no_history, refuse_mistake
-from mongoq.protocol.history.query import Query, documents_page, make_query, open_document
-from mongoq.protocol.perform import begin, perform, sleep
+from mongoq.protocol.history.query import BY_ID, Query, documents_page, make_query, open_document, read_ids
+from mongoq.protocol.perform import perform, rest, run_beside, sleep
 from mongoq.protocol.settle.move import Destination, destination
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -52,6 +53,8 @@ CHUNKS_PER_SECOND = 4
 """Inserts per second when a rate limits the replay."""
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """Bytes of one document, at most; the server refuses larger ones."""
+LONGEST_WAIT_SECONDS = 60.0
+"""Seconds after which a caller looks again whether its insert has ended."""
 DUPLICATE_KEY_CODE = 11000
 """Code of the server's error for an id that exists already."""
 COPIED_FIELDS = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
@@ -95,20 +98,13 @@ async def replay(
         duration(once, "once", zero=False),
         timedelta(0) if delay is None else duration(delay, "delay"),
         None if priority is None else checked_priority(priority),
-        _check_function(transform, "transform"),
-        _check_flag(dry_run, "dry_run"),
+        transform,
+        dry_run,
         hop,
     )
-    _check_function(progress, "progress")
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_rate(rate)
-    query = make_query(context, since=since, until=until, where=where, state="processed", page=page)
-    if after is not None and since is not None:
-        raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
-    if after is not None:
-        query = query.behind(after, context.broker.encoding)
-    if ids is not None:
-        query = replace(query, ids=_check_ids(ids, since=since, until=until, after=after, where=where))
+    pace = _check_rest(transform, progress, dry_run, rate)
+    query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
     if dry_run:
         # It writes nothing, not even the options of a handle.
         await ensure_broker_ready(context.broker, write=False)
@@ -126,19 +122,13 @@ async def replay(
     return result
 
 
-def _check_function(value: Any, argument: str) -> Any:
-    if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
-        raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {value!r}")
-    return value
-
-
-def _check_flag(value: Any, argument: str) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentInvalid(argument, f"True or False, not {value!r}")
-    return value
-
-
-def _check_rate(rate: Any) -> float:
+def _check_rest(transform: Any, progress: Any, dry_run: Any, rate: Any) -> float:
+    """Check the other arguments, and return the number of copies per second, at most."""
+    for function, argument in ((transform, "transform"), (progress, "progress")):
+        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+            raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {function!r}")
+    if not isinstance(dry_run, bool):
+        raise ArgumentInvalid("dry_run", f"True or False, not {dry_run!r}")
     if rate is None:
         return math.inf
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
@@ -146,11 +136,19 @@ def _check_rate(rate: Any) -> float:
     return rate
 
 
-def _check_ids(ids: Any, **other_arguments: Any) -> tuple[ObjectId, ...]:
-    for name, value in other_arguments.items():
+def _check_range(context: QueueContext[Any], *, after: Any, ids: Any, page: int, **bounds: Any) -> Query:
+    """Return the query of the items to copy."""
+    query = make_query(context, state="processed", page=page, **bounds)
+    if after is not None:
+        if bounds["since"] is not None:
+            raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
+        query = query.behind(after, context.broker.encoding)
+    if ids is None:
+        return query
+    for argument, value in {**bounds, "after": after}.items():
         if value is not None:
-            raise ArgumentInvalid(name, "choose by ids=, or by since=, until=, after= and where=, not by both")
-    return tuple(dict.fromkeys(object_id(id, f"ids[{n}]") for n, id in enumerate(read_list(ids, "ids"))))
+            raise ArgumentInvalid(argument, "choose by ids=, or by since=, until=, after= and where=, not by both")
+    return replace(query, ids=read_ids(ids))
 
 
 def hop_destination(
@@ -224,45 +222,33 @@ class _Source:
 
     async def locate(self, ids: Sequence[ObjectId]) -> None:
         """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
-        documents: list[Document] = []
-        for start in range(0, len(ids), IDS_PER_FIND):
-            documents += await self._find(ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
-        order = [document["_id"] for document in sorted(documents, key=_processing_order)]
+        assert self._rest is not None
+        keys: list[Document] = []
+        for part in self._rest.split(IDS_PER_FIND):
+            keys += await find_few(
+                self._context.broker,
+                part.filter(self._context.name),
+                [("_id", 1)],
+                IDS_PER_FIND,
+                projection={"processed": 1},
+                hint=BY_ID,
+                target="history",
+            )
+        order = [key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"]))]
         there = set(order)
         self.missing = tuple(id for id in ids if id not in there)
-        assert self._rest is not None
         self._rest = replace(self._rest, ids=tuple(order)) if order else None
 
     async def read(self, room: float) -> list[Document | bytes]:
         """Read the next page, ``room`` documents of it at most; it is empty at the end."""
-        documents: list[Document | bytes] = []
-        size = int(min(self._page, room))
+        documents: list[Any] = []
         while not documents and self._rest is not None:
-            query = self._rest
-            if query.ids is None:
-                page = replace(query, page=size)
-                documents, self._rest = await documents_page(self._context, page, fields=self._projection)
-            else:
-                ids = query.ids[:size]
-                found = await self._find(ids, None)
-                there = {document["_id"] for document in found}
-                self.missing += tuple(id for id in ids if id not in there)
-                self._rest = replace(query, ids=query.ids[size:]) if len(query.ids) > size else None
-                documents = list(found)
+            page = replace(self._rest, page=int(min(self._page, room)))
+            documents, self._rest = await documents_page(self._context, page, fields=self._projection)
+            if page.ids is not None:
+                there = {document["_id"] for document in documents}
+                self.missing += tuple(id for id in page.ids[: page.page] if id not in there)
         return documents
-
-    async def _find(self, ids: Sequence[ObjectId], fields: dict[str, int] | None) -> list[Document]:
-        """Find items of the history by their ids, with no other indexed field: the server considers one index only."""
-        filter = {"_id": {"$in": list(ids)}, "payload": {"$exists": True}}
-        documents = await find_few(
-            self._context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
-        )
-        kept = [each for each in documents if each.get("q") == self._context.name and each.get("processed")]
-        return sorted(kept, key=_processing_order)
-
-
-def _processing_order(document: Document) -> tuple[Any, Any]:
-    return document["processed"], document["_id"]
 
 
 async def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
@@ -271,11 +257,11 @@ async def _copy_all(task: Task, source: _Source, room: float, rate: float, progr
     ``rate`` is the number of copies per second, at most; copies that exist already do not count.
     """
     result, found, free = Replayed(), list[Document | bytes](), -math.inf
-    pending: Copies | None = None
+    pending: _Chunk | None = None
 
-    async def finish(pending: Copies) -> None:
+    async def finish(pending: _Chunk) -> None:
         nonlocal result, free
-        more = await pending.receive(task)
+        more = await pending.receive()
         free += more.pushed / rate
         result = replace(result + more, missing=source.missing)
         progress(result)
@@ -287,8 +273,8 @@ async def _copy_all(task: Task, source: _Source, room: float, rate: float, progr
                 room -= len(found)
             # Small enough to keep the rate within a second.
             size = max(1, int(min(len(found), rate / CHUNKS_PER_SECOND)))
-            chunk, found = found[:size], found[size:]
-            copies = copies_of(task, chunk) if chunk else None
+            documents, found = found[:size], found[size:]
+            chunk = _Chunk(task, documents) if documents else None
         # The insert under way has to be answered and counted before the error goes to the caller.
         except Exception:
             if pending is not None:
@@ -296,14 +282,14 @@ async def _copy_all(task: Task, source: _Source, room: float, rate: float, progr
             raise
         if pending is not None:
             await finish(pending)
-        if copies is None:
+        if chunk is None:
             return replace(result, missing=source.missing)
         if not task.dry_run:
             if (pause := free - time.monotonic()) > 0:
                 await sleep(pause)
             free = time.monotonic()
-        await copies.send(task)
-        pending = copies
+        await chunk.send()
+        pending = chunk
 
 
 class _Copy(NamedTuple):
@@ -314,181 +300,159 @@ class _Copy(NamedTuple):
     make: Callable[[datetime], RawBSONDocument]
 
 
-@dataclass(slots=True)
-class Copies:
-    """Copies of some documents, in their order.
+class _Chunk:
+    """Copies of some documents, in their order, and what becomes of them; each document may still be bytes."""
 
-    Attributes:
-        ids: ids of the copies.
-        parts: inserts that push them, bounded in bytes.
-        result: counts that are known before any copy is pushed.
-        due: the time from which on the first of them is eligible.
-        priorities: their priorities.
-        pushed: copies that were pushed; set by ``send`` and ``receive``.
-        pending: the last insert while it is under way, set by ``send``; ``None`` when there is nothing to wait for.
-    """
-
-    ids: list[bytes]
-    parts: list[list[RawBSONDocument]]
-    result: Replayed
-    due: datetime
-    priorities: set[int]
-    pushed: int = 0
-    pending: Begun | None = None
-
-    async def send(self, task: Task) -> None:
-        """Push the copies (``insert`` of many, unordered) without waiting for the last of the inserts.
-
-        Every insert is safe to send again: copies that had arrived are refused as duplicates.
-        """
-        if task.dry_run:
-            there: list[Document] = []
-            if self.ids:
-                filter = {"_id": {"$in": [*map(ObjectId, self.ids)]}}
-                there = await perform(Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history"))
-            self.pushed = len(self.ids) - len(there)
-            return
-        for part in self.parts[:-1]:
-            self.pushed += await _insert(part)
-        if self.parts and task.context.broker.serverless:
-            self.pushed += await _insert(self.parts[-1])
-        elif self.parts:
-            self.pending = await begin(_insertion(self.parts[-1]))
-
-    async def receive(self, task: Task) -> Replayed:
-        """Wait for the copies that were sent, and return the result."""
-        if self.pending is not None:
-            # The earlier inserts were waited for in ``send``; only the last one may still be under way.
-            self.pushed += await _insert(self.parts[-1], self.pending)
-        if not task.dry_run:
-            task.context.broker.record_put(task.target.name, self.due, *self.priorities, number=self.pushed)
-        return replace(self.result, pushed=self.pushed, already=len(self.ids) - self.pushed)
-
-
-def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
-    """Make the copies of some documents; each may still be the bytes that the server sent."""
-    broker = task.context.broker
-    batch, now = _Batch(task), broker.clock.now()
-    for document in documents:
-        batch.add(document, now)
-    end = broker.clock.stamp() + task.delay
-    whens = task.line.places([copy.id for copy in batch.copies], end)
-    ids: list[bytes] = []
-    copies: list[RawBSONDocument] = []
-    for copy, when in zip(batch.copies, whens, strict=True):
-        made = copy.make(when)
-        if len(made.raw) <= MAX_DOCUMENT_BYTES:
-            ids.append(copy.id)
-            copies.append(made)
-        else:
-            # Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
-            original = open_document(broker, copy.original)["_id"]
-            batch.refuse(original, PayloadTooLarge("payload", len(made.raw), MAX_DOCUMENT_BYTES))
-    last = open_document(broker, documents[-1])
-    result = Replayed(
-        found=len(documents),
-        skipped=batch.skipped,
-        refused=len(batch.refusals),
-        refusals=tuple(batch.refusals[:MAX_REFUSALS]),
-        position=(last["processed"], last["_id"]),
-    )
-    parts = list(chunks(copies, lambda copy: len(copy.raw)))
-    return Copies(ids, parts, result, min(whens, default=end), batch.priorities)
-
-
-class _Batch:
-    """Results for some documents: copies, refusals, and a count of skipped items.
-
-    Attributes:
-        copies: copies to make, in the order of the documents.
-        refusals: ids of items that cannot be copied, each with the reason.
-        skipped: items that ``transform`` left out.
-        priorities: the priorities of the copies.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self.copies: list[_Copy] = []
-        self.refusals: list[tuple[ObjectId, str]] = []
-        self.skipped = 0
-        self.priorities: set[int] = set()
+    def __init__(self, task: Task, documents: list[Document | bytes]) -> None:
         self._task = task
+        self._skipped = 0
+        self._refusals: list[tuple[ObjectId, str]] = []
+        self._priorities: set[int] = set()
         # By the bytes behind the payloads, which documents of one stencil have in common.
         self._stencils: dict[bytes, CopyStencil] = {}
+        broker = task.context.broker
+        now = broker.clock.now()
+        planned = [copy for document in documents if (copy := self._plan(document, now)) is not None]
+        end = broker.clock.stamp() + task.delay
+        whens = task.line.places([copy.id for copy in planned], end)
+        self._due = min(whens, default=end)
+        self._ids: list[bytes] = []
+        copies: list[RawBSONDocument] = []
+        for copy, when in zip(planned, whens, strict=True):
+            made = copy.make(when)
+            if len(made.raw) <= MAX_DOCUMENT_BYTES:
+                self._ids.append(copy.id)
+                copies.append(made)
+            else:
+                # Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
+                original = open_document(broker, copy.original)["_id"]
+                self._refuse(original, PayloadTooLarge("payload", len(made.raw), MAX_DOCUMENT_BYTES))
+        self._parts = list(chunks(copies, lambda copy: len(copy.raw)))
+        self._found, self._last = len(documents), open_document(broker, documents[-1])
+        self._pushed = 0
+        self._done = WakeEvent()
+        # Until its inserts have ended: only ``close`` cancels them.
+        self._error: Exception | None = BrokerClosed()
 
-    def refuse(self, id: ObjectId, reason: object) -> None:
-        """Note that an item cannot be copied."""
-        self.refusals.append((id, shorten(str(reason), REASON_BYTES)))
+    def _refuse(self, id: ObjectId, reason: object) -> None:
+        self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
 
-    def add(self, document: Document | bytes, now: datetime) -> None:
-        """Prepare the copy of a document, or note why there is none."""
+    def _plan(self, document: Document | bytes, now: datetime) -> _Copy | None:
+        """Return the copy of a document; ``None`` for one that is skipped, or refused with the reason."""
         task = self._task
         # The fast way: a document with a known tail is copied as bytes, without decoding it.
         cut = task.cutter.cut(document) if type(document) is bytes and task.hop is None else None
         if cut is not None and cut[2] in self._stencils:
             id, payload, rest, processed = cut
             copy = task.ids.id(id, processed)
-            make = partial(self._stencils[rest].copy, copy, payload, id)
-            self.copies.append(_Copy(copy, document, make))
-            return
+            return _Copy(copy, document, partial(self._stencils[rest].copy, copy, payload, id))
         document = open_document(task.context.broker, document)
         if isinstance(document, UnreadableDocument):
-            self.refuse(document["_id"], document.problem)
-            return
-        item = task.context.raw_item(document, now)
-        try:
-            envelope = self._envelope(document, item, now)
-        except _Unfit as unfit:
-            self.refuse(item.id, unfit.__cause__)
-            return
+            self._refuse(document["_id"], document.problem)
+            return None
+        envelope = self._make_envelope(document, now)
         if envelope is None:
-            self.skipped += 1
-            return
-        self.priorities.add(envelope["priority"])
+            return None
         encoding = task.context.broker.encoding
         if cut is not None and fields_of(cut[2]) == STENCIL_FIELDS:
             self._stencils[cut[2]] = CopyStencil(encoding, envelope)
-        self.copies.append(
-            _Copy(envelope["_id"].binary, document, lambda when: encoding.raw({**envelope, "when": when}))
-        )
+        return _Copy(envelope["_id"].binary, document, lambda when: encoding.raw({**envelope, "when": when}))
 
-    def _envelope(self, document: Document, item: Item[Any], now: datetime) -> dict[str, Any] | None:
+    def _make_envelope(self, document: Document, now: datetime) -> dict[str, Any] | None:
         """Return the envelope of a copy: new except for payload, priority and headers, with an ``origin``.
 
-        The key is not used again, because a newer item may have it by now. ``None`` for an item to skip.
+        The key is not used again, because a newer item may have it by now. ``None`` for an item that is left out.
+        Errors of the caller's own function end the replay, so that they are not caught.
         """
-        task, typed = self._task, item
+        task, item = self._task, self._task.context.raw_item(document, now)
         try:
+            typed = item
             if task.hop is not None:
-                item = item.with_payload(payload_at(item.stored("trail"), task.hop))
-            payload = item.payload
-            if task.transform is not None:
                 # The payload at a hop belongs to another queue, so this queue's type does not apply to it.
-                typed = task.context.decode_payload(item) if task.hop is None else item
-            elif not task.as_stored:
+                typed = item = item.with_payload(payload_at(item.stored("trail"), task.hop))
+            elif task.transform is not None:
+                typed = task.context.decode_payload(item)
+            if task.transform is None and not task.as_stored:
                 # Checks that the target's type can read it; the copy still gets the stored form.
-                task.target.codec.load(payload)
+                task.target.codec.load(item.payload)
         except ArgumentInvalid as invalid:
-            raise _Unfit from invalid
-        if task.transform is not None:
-            payload = task.transform(typed.payload, typed)
-            if payload is None:
-                hint = "return the payload, or mongoq.SKIP to leave the item out"
-                raise ArgumentInvalid("transform", f"returned None for item {item.id}; {hint}")
-            if payload is SKIP:
-                return None
+            self._refuse(item.id, invalid)
+            return None
+        payload = item.payload if task.transform is None else task.transform(typed.payload, typed)
+        if task.transform is not None and payload is None:
+            hint = "return the payload, or mongoq.SKIP to leave the item out"
+            raise ArgumentInvalid("transform", f"returned None for item {item.id}; {hint}")
+        if task.transform is not None and payload is SKIP:
+            self._skipped += 1
+            return None
         try:
             if task.transform is not None:
                 payload = task.target.codec.encode(payload)
             priority = checked_priority(item.priority) if task.priority is None else task.priority
         except ArgumentInvalid as invalid:
-            raise _Unfit from invalid
+            self._refuse(item.id, invalid)
+            return None
+        self._priorities.add(priority)
         options: dict[str, Any] = {"priority": priority, "headers": item.headers or None, "once": now + task.once}
         envelope = new_envelope(task.target.name, payload, id=task.ids.of(document), when=now, **options)
         return envelope | mark_copy(item, task.label, now)
 
+    async def send(self) -> None:
+        """Push the copies (``insert`` of many, unordered), without waiting where there is a server."""
+        if self._task.dry_run:
+            filter = {"_id": {"$in": [*map(ObjectId, self._ids)]}}
+            find: Command[Any] = Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history")
+            self._pushed, self._error = len(self._ids) - len(await perform(find)), None
+            self._done.set()
+        elif self._task.context.broker.serverless:
+            await self._insert_all()
+        else:
+            run_beside(self._insert_all, self._done.set, copy_context())
 
-class _Unfit(Exception):
-    """Raised for an item that cannot be copied; errors of the caller's own function are not turned into it."""
+    async def _insert_all(self) -> None:
+        try:
+            for part in self._parts:
+                self._pushed += await _insert(part)
+            self._error = None
+        except Exception as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+    async def receive(self) -> Replayed:
+        """Wait for the copies that were sent, and return the result."""
+        while not self._done.was_set:
+            await rest(self._done, LONGEST_WAIT_SECONDS)
+        if self._error is not None:
+            raise self._error
+        task = self._task
+        if not task.dry_run:
+            task.context.broker.record_put(task.target.name, self._due, *self._priorities, number=self._pushed)
+        return Replayed(
+            found=self._found,
+            pushed=self._pushed,
+            already=len(self._ids) - self._pushed,
+            skipped=self._skipped,
+            refused=len(self._refusals),
+            refusals=tuple(self._refusals[:MAX_REFUSALS]),
+            position=(self._last["processed"], self._last["_id"]),
+        )
+
+
+async def _insert(envelopes: list[RawBSONDocument]) -> int:
+    """Insert new copies, again after a lost reply; return how many are new."""
+    try:
+        await retry_once(Command("insert_many", {"documents": envelopes, "ordered": False}))
+    except Exception as error:
+        details = getattr(own_error(error), "details", None)
+        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
+            raise
+        failures = details.get("writeErrors")
+        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
+        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
+            raise
+        return len(envelopes) - len(failures)
+    return len(envelopes)
 
 
 def mark_copy(item: Item[Any], label: str | None, now: datetime) -> dict[str, Any]:
@@ -514,23 +478,3 @@ async def find_originals(
             headers = {"headers": document["headers"]} if isinstance(document.get("headers"), Mapping) else {}
             found[document["_id"]] = headers | mark_copy(Item(document, None, now, broker.namespace), label, now)
     return {copy: found[original] for copy, original in copies.items() if original in found}
-
-
-def _insertion(envelopes: list[RawBSONDocument]) -> Command[Any]:
-    return Command("insert_many", {"documents": envelopes, "ordered": False})
-
-
-async def _insert(envelopes: list[RawBSONDocument], pending: Begun | None = None) -> int:
-    """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
-    try:
-        await retry_once(_insertion(envelopes), pending)
-    except Exception as error:
-        details = getattr(own_error(error), "details", None)
-        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
-            raise
-        failures = details.get("writeErrors")
-        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
-        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
-            raise
-        return len(envelopes) - len(failures)
-    return len(envelopes)

@@ -20,14 +20,14 @@ from collections.abc import Callable, Hashable
 from functools import partial
 
 from mongoq.protocol.base.retry import MAX_RACES, T
-from mongoq.protocol.command import MAX_SENDS, Begun, Command, Duplicate, ReplyLost, Shared
-from mongoq.protocol_threads.perform import end, perform, share
+from mongoq.protocol.command import MAX_SENDS, Command, Duplicate, ReplyLost, Shared
+from mongoq.protocol_threads.perform import perform, share
 
 
-def retry_once(command: Command[T], pending: Begun | None = None) -> T:
-    """Perform a command, or wait for it if it is ``pending``; send it once more when its reply is lost."""
+def retry_once(command: Command[T]) -> T:
+    """Perform a command; send it once more when its reply is lost."""
     try:
-        return perform(command) if pending is None else end(pending)
+        return perform(command)
     except ReplyLost:
         return perform(command)
 

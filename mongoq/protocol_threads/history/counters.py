@@ -10,15 +10,14 @@ from typing import Any
 
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.log_fields import log_fields
+from mongoq.model.process import EVENTS
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED
 from mongoq.protocol.base.bootstrap import is_unauthorized
-from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, Refused
 from mongoq.protocol.history.counters import (
     EMPTYING_EVENTS,
     IDLE_QUEUE_HORIZON,
-    MAX_CONTROL_DOCUMENTS,
     MAX_COUNTER_STATEMENTS,
     STATS_CACHE_SECONDS,
     QueueStats,
@@ -26,12 +25,11 @@ from mongoq.protocol.history.counters import (
     events_in,
     logger,
 )
-from mongoq.protocol.history.read import Counts, count_states, counts_of
+from mongoq.protocol.history.read import MAX_CONTROL_DOCUMENTS, Counts, count_states, counts_of
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
-from mongoq.protocol_threads.base.find import find_few
 from mongoq.protocol_threads.base.queue_settings import mark_used
-from mongoq.protocol_threads.history.read import find_queues
+from mongoq.protocol_threads.history.read import find_queues, read_controls
 from mongoq.protocol_threads.perform import perform
 
 
@@ -46,9 +44,17 @@ def flush(broker: BrokerContext) -> None:
         mark_used(broker, _newly_used(broker, sums))
         names = list(sums)
         for start in range(0, len(names), MAX_COUNTER_STATEMENTS):
-            chunk = {name: sums[name] for name in names[start : start + MAX_COUNTER_STATEMENTS]}
-            emptied = _find_empty(broker, chunk)
-            for name in _add(broker, chunk, emptied):
+            chunk = names[start : start + MAX_COUNTER_STATEMENTS]
+            refused = _add(broker, {name: sums[name] for name in chunk})
+            for place, name in enumerate(chunk):
+                error = refused.get(place)
+                # Two processes inserted the document at the same time; the next flush finds it and adds to it.
+                if isinstance(error, Duplicate):
+                    continue
+                if error is not None:
+                    words = name, COUNTERS_PREFIX + name, error
+                    text = "the counters of queue %r cannot be added to %s: %s"
+                    logger.warning(text, *words, extra=log_fields(queue=name))
                 del sums[name]
     finally:
         # Counts that were not written yet: the next flush adds them.
@@ -71,38 +77,26 @@ def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) ->
     return set(names) - non_empty
 
 
-def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> list[str]:
-    """Add to the counters, and return the queues that are finished; refused ones are finished too."""
-    names, expires = list(sums), broker.clock.now() + IDLE_QUEUE_HORIZON
-    statements = []
-    for name in names:
+def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Mapping[int, Exception]:
+    """Add to the counters of queues, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
+    emptied, expires = _find_empty(broker, sums), broker.clock.now() + IDLE_QUEUE_HORIZON
+    requests: list[tuple[str, dict[str, Any]]] = []
+    for name, events in sums.items():
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
-        update = {"$inc": dict(sums[name]), **date}
-        statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
-    refused = _send(broker, statements)
-    for place, error in refused.items():
-        # Two processes inserted the document at the same time; the next flush finds it and adds to it.
-        if not isinstance(error, Duplicate):
-            name = names[place]
-            words = name, COUNTERS_PREFIX + name, error
-            logger.warning("the counters of queue %r cannot be added to %s: %s", *words, extra=log_fields(queue=name))
-    return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
-
-
-def _send(broker: BrokerContext, statements: list[tuple[str, dict[str, Any]]]) -> Mapping[int, Exception]:
-    """Send the statements, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
+        update = {"$inc": dict(events), **date}
+        requests.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
     refused: dict[int, Exception] = {}
-    if broker.serverless:
-        for place, (_, arguments) in enumerate(statements):
-            try:
-                perform(Command("update_one", arguments))
-            except Refused as error:
-                refused[place] = error
-    elif statements:
+    try:
+        if not broker.serverless:
+            perform(Command("bulk_write", {"requests": requests, "ordered": False}))
+            return refused
+    except PartlyRefused as partly:
+        return partly.refusals
+    for place, (_, arguments) in enumerate(requests):
         try:
-            perform(Command("bulk_write", {"requests": statements, "ordered": False}))
-        except PartlyRefused as partly:
-            return partly.refusals
+            perform(Command("update_one", arguments))
+        except Refused as error:
+            refused[place] = error
     return refused
 
 
@@ -120,30 +114,21 @@ def stats(broker: BrokerContext) -> dict[str, QueueStats]:
         # The counts of a user without write access are only shown.
         unwritten = broker.counters.take()
         broker.counters.restore(unwritten)
-    documents = find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
-    counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
-    depths = _depths(broker)
+    counted = read_controls(broker, COUNTERS_PREFIX, EVENTS)
+    # From the index of claims, which holds no processed items; all groups in one reply, as far as 16 MB go.
+    every = {"q": {"$gte": ""}}
+    live, blocked = every | {"when": {"$gte": BEGINNING}}, every | {"place": HAS_PLACE, "ready_from": IS_BLOCKED}
+    command = count_states(broker, live, blocked, broker.clock.now(), by_queue=True)
+    if not broker.serverless:
+        command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}
+    groups: dict[str, list[Any]] = {}
+    for group in perform(command):
+        if isinstance(name := group["_id"]["q"], str):  # other programs may have written anything
+            groups.setdefault(name, []).append(group)
+    depths = {name: counts_of(found) for name, found in groups.items()}
     answer = {}
     for name in sorted(counted.keys() | depths.keys() | unwritten.keys()):
         numbers = Counter(events_in(counted.get(name, {}))) + Counter(unwritten.get(name, {}))
         answer[name] = QueueStats(**numbers, counts=depths.get(name, Counts()))
     broker.stats = time.monotonic(), answer
     return dict(answer)
-
-
-def _depths(broker: BrokerContext) -> dict[str, Counts]:
-    """Count the live items of all queues by state, from the claim index, which holds no processed items."""
-    now = broker.clock.now()
-    every = {"q": {"$gte": ""}}
-    live, blocked = every | {"when": {"$gte": BEGINNING}}, every | {"place": HAS_PLACE, "ready_from": IS_BLOCKED}
-    command = count_states(broker, live, blocked, now, by_queue=True)
-    # All groups in one reply, as far as 16 MB go.
-    if not broker.serverless:
-        command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}
-    groups: Any = perform(command)
-    depths: dict[str, list[Any]] = {}
-    for group in groups:
-        # Other programs may have written anything.
-        if isinstance(name := group["_id"]["q"], str):
-            depths.setdefault(name, []).append(group)
-    return {name: counts_of(depth) for name, depth in depths.items()}

@@ -34,8 +34,6 @@ from mongoq.protocol.history.dead_letters import (
     Leaving,
     ReleasedSequence,
     _changes,
-    _free,
-    _Stays,
     _update,
 )
 from mongoq.protocol.history.query import BoundedCount, Progress, Query, refuse_filter
@@ -48,7 +46,7 @@ from mongoq.protocol_threads.base.queue_settings import ensure_ready, mark_order
 from mongoq.protocol_threads.base.retry import retry_and_report
 from mongoq.protocol_threads.base.statements import send_statements
 from mongoq.protocol_threads.history.mistaken import refuse_mistake
-from mongoq.protocol_threads.history.query import documents_page, find_named, search
+from mongoq.protocol_threads.history.query import documents_page, search
 from mongoq.protocol_threads.perform import perform
 from mongoq.protocol_threads.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol_threads.sequence.enter import enter
@@ -79,14 +77,11 @@ def revive(
     result, met = Replayed(), set[str]()
     rest: Query | None = letters if letters.ids != () else None
     while rest is not None and room > result.pushed:
-        size = int(min(LETTERS_PER_PAGE, room - result.pushed))
-        if rest.ids is None:
-            page, rest = documents_page(context, replace(rest, page=size))
-        else:
-            page = find_named(context, replace(rest, ids=rest.ids[:size]))
+        size, ids = int(min(LETTERS_PER_PAGE, room - result.pushed)), rest.ids
+        page, rest = documents_page(context, replace(rest, page=size))
+        if ids is not None:
             there = {letter["_id"] for letter in page}
-            result += Replayed(missing=tuple(id for id in rest.ids[:size] if id not in there))
-            rest = replace(rest, ids=rest.ids[size:]) if len(rest.ids) > size else None
+            result += Replayed(missing=tuple(id for id in ids[:size] if id not in there))
         # A letter that was handed back and has died again meanwhile is not read a second time; ``repr``, because other
         # programs may use ids that are not hashable.
         page = [letter for letter in page if repr(letter["_id"]) not in met]
@@ -187,10 +182,9 @@ def _hand_back(
     refusals: list[tuple[ObjectId, str]] = []
     homes: dict[tuple[str, bool], list[Leaving]] = {}
     for document in documents:
-        try:
-            changes = _changes(context, document, target, by_hop=by_hop)
-        except _Stays as reason:
-            refusals.append((document["_id"], str(reason)))
+        changes = _changes(context, document, target, by_hop=by_hop)
+        if isinstance(changes, str):
+            refusals.append((document["_id"], changes))
         else:
             is_ordered = isinstance(document.get("sequence"), str)
             homes.setdefault((changes["q"], is_ordered), []).append((document, changes))
@@ -272,7 +266,7 @@ def _enter_again(
         id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
     }
     ids = [letter["_id"] for letter, _ in letters]
-    free = _free(context, {"_id": {"$in": ids}}, now)
+    free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
     documents = find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
     here = {id_key(document["_id"]) for document in documents}
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]

@@ -18,9 +18,7 @@ from mongoq.model.copies import COPY_MARK
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER
 from mongoq.model.item import Document
 from mongoq.model.settings import from_stored, resolve_settings
-from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
-from mongoq.protocol.history.counters import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.history.mistaken import (
     MAX_SEARCHED,
     MAX_SUGGESTIONS,
@@ -29,7 +27,6 @@ from mongoq.protocol.history.mistaken import (
     QUEUES_TOGETHER,
     SAMPLED,
     _are_letters,
-    _call,
     _has_died,
     _nearest,
     _other,
@@ -41,9 +38,9 @@ from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
-from mongoq.protocol_threads.base.find import aggregate_all, find_few, find_one
+from mongoq.protocol_threads.base.find import aggregate_all, find_one
 from mongoq.protocol_threads.base.topics import read_bindings as read_topics
-from mongoq.protocol_threads.history.read import find_queues, queues
+from mongoq.protocol_threads.history.read import find_queues, queues, read_controls
 
 
 def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> None:
@@ -54,10 +51,24 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> None:
     """
     broker, name = context.broker, context.name
     dead = _dead_queues(broker)
-    if letters:
-        _refuse_other_dead_queue(broker, name, dead)
-    elif name.endswith(DEAD_SUFFIX) or name in dead.values() or (find_letter_queues(broker, [name])):
-        _refuse_copying_letters(broker, name)
+    owner, there = name.removesuffix(DEAD_SUFFIX), None
+    if letters and not (_holds(broker, name)):
+        if name.endswith(DEAD_SUFFIX):
+            there = dead.get(owner, name)
+        else:
+            there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
+        if there == name or not (_holds(broker, there)):
+            there = next(iter(find_letters_of(broker, owner)), None)
+        if there is not None:
+            problem = f"{name!r} holds no dead letters: those of {owner!r} are in {there!r}"
+            raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({there!r}).replay()")
+    is_dead_queue = owner != name or name in dead.values() or bool(find_letter_queues(broker, [name]))
+    if not letters and is_dead_queue and (_holds(broker, name)) and not (_holds(broker, name, "processed")):
+        problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
+        call = f"broker.dead_queue({name!r}).replay()"
+        if owner != name:
+            call = f"broker.queue({owner!r}).dead.replay(), or {call}"
+        raise ArgumentInvalid("replay", f"{problem}; send the letters back with {call}")
     names = _find_known_queues(broker, dead)
     if not names & {name, _other(name)}:
         near = _nearest(name, names)
@@ -130,45 +141,22 @@ def find_owner(broker: BrokerContext, name: str) -> str | None:
     return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
 
 
-def _refuse_copying_letters(broker: BrokerContext, name: str) -> None:
-    """Refuse a replay of the history of a dead queue that has no history, but holds letters."""
-    if (_holds(broker, name, None)) and not (_holds(broker, name, "processed")):
-        problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
-        raise ArgumentInvalid("replay", f"{problem}; send the letters back with {_call(name)}")
-
-
-def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, str]) -> None:
-    """Refuse a replay of dead letters from a queue that holds none, while another queue holds them."""
-    if _holds(broker, name, None):
-        return
-    owner = name.removesuffix(DEAD_SUFFIX)
-    if name.endswith(DEAD_SUFFIX):
-        there = dead.get(owner, name)
-    else:
-        there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
-    holds = there != name and (_holds(broker, there, None))
-    if found := [there] if holds else (find_letters_of(broker, owner)):
-        problem = f"{name!r} holds no dead letters: those of {owner!r} are in {found[0]!r}"
-        raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({found[0]!r}).replay()")
-
-
-def _holds(broker: BrokerContext, queue: str, state: Any) -> bool:
+def _holds(broker: BrokerContext, queue: str, state: Any = None) -> bool:
     return (find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
 
 
 def _dead_queues(broker: BrokerContext) -> dict[str, str]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
-    filter = {**prefix_filter(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
-    documents = find_few(broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1})
-    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in documents}
+    where = {"settings.dead": {"$type": "string"}}
+    controls = read_controls(broker, CONTROL_PREFIX, ["settings.dead"], where=where)
+    return {name: control["settings"]["dead"] for name, control in controls.items()}
 
 
 def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> set[str]:
     """Return the names of all queues that hold an item, or that a control document names."""
     names = set(queues(broker)) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
-        documents = find_few(broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
-        names |= {document["_id"].removeprefix(prefix) for document in documents}
+        names |= (read_controls(broker, prefix, ())).keys()
     bound = read_topics(broker)
     return names.union(bound, *bound.values())
 

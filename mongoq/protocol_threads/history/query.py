@@ -21,6 +21,7 @@ from mongoq.model.item import Document, Item
 from mongoq.protocol.base.find import find_command, read_stored_batch
 from mongoq.protocol.command import Command, Unreadable, delete_many
 from mongoq.protocol.history.query import (
+    BY_ID,
     FIRST_SLICE,
     MAX_DELETED_ITEMS,
     PAGE,
@@ -54,31 +55,31 @@ def documents_page(
 ) -> tuple[list[Any], Query | None]:
     """Read the documents of one page, at most one reply of the server, and return the query of the rest.
 
-    With ``fields`` only these are read, and with a server documents stay undecoded bytes.
+    With ``fields`` only these are read, and with a server documents stay undecoded bytes. A page of a query by ids are
+    the documents of the next ids, decoded.
     """
     broker = context.broker
     ensure_broker_ready(broker, write=False)
     query = replace(query, started=query.started or broker.clock.now())
+    if query.ids is not None:
+        ids, behind = query.ids[: query.page], query.ids[query.page :]
+        named = replace(query, ids=ids).filter(context.name)
+        documents = find_few(broker, named, query.order, len(ids), hint=BY_ID, target="history", lenient=True)
+        return documents, replace(query, ids=behind) if behind else None
     find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
     if fields is not None:
         find["projection"] = fields
     if not broker.serverless:
         find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
+    hinted = find if query.hint is None or broker.serverless else {**find, "hint": query.hint}
     try:
-        if query.hint is None or broker.serverless:
-            documents, id = _read_reply(broker, find, as_stored=fields is not None)
-        else:
-            try:
-                hinted = {**find, "hint": query.hint}
-                documents, id = _read_reply(broker, hinted, as_stored=fields is not None)
-            except Exception as error:
-                if not lacks_index(error):
-                    raise
-                # A collection without the index holds few items.
-                documents, id = _read_reply(broker, find, as_stored=fields is not None)
+        documents, id = _read_reply(broker, hinted, as_stored=fields is not None)
     except Exception as error:
-        refuse_filter(query.where, error)
-        raise
+        if hinted is find or not lacks_index(error):
+            refuse_filter(query.where, error)
+            raise
+        # A collection without the index holds few items.
+        documents, id = _read_reply(broker, find, as_stored=fields is not None)
     if id:
         # A page of large items takes no more memory than one reply (16 MB).
         close_cursor(broker, id)
@@ -108,10 +109,10 @@ def read_slice(
     """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
 
     Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
-    A slice may have no documents although there is a rest. Without a filter, it is one page (one ``find``).
+    A slice may have no documents although there is a rest. Without a filter, or by ids, it is one page (one ``find``).
     """
     part, behind = query, None
-    if query.conditions(context.name):
+    if query.ids is None and query.conditions(context.name):
         part, behind = _cut_slice(context, query, count(examine, "examine"))
     documents, rest = documents_page(context, part)
     if rest is None:
@@ -176,25 +177,14 @@ def search(context: QueueContext[Any], query: Query, *, limit: int, progress: Pr
     It reads to the end if there are fewer. ``progress`` is called after each slice.
     """
     found, missing = list[Document](), limit
-    if query.ids is not None:
-        ensure_broker_ready(context.broker, write=False)
-        for part in query.split(PAGE):
-            found += find_named(context, part)
-        return found
     pages = Search(context, replace(query, page=PAGE))
     while missing > 0 and pages.rest is not None:
-        documents = pages.read(missing)
+        documents = pages.read(missing if query.ids is None else PAGE)  # ids in any order: the first may be last
         found += documents
         missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
         if progress is not None:
             progress(pages.examined)
     return found
-
-
-def find_named(context: QueueContext[Any], query: Query) -> list[Document]:
-    """Find the items of a query by ids, in their order (``find`` by ``_id``)."""
-    ids = query.ids or ()
-    return find_few(context.broker, query.filter(context.name), query.order, len(ids), lenient=True)
 
 
 def count_range(

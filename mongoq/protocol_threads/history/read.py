@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,18 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Hop, Item, trail_of
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id
+from mongoq.protocol.base.find import prefix_filter
 from mongoq.protocol.command import Command
-from mongoq.protocol.history.read import NOT_RESERVED, Counts, M, Selection, count_states, counts_of, in_state
+from mongoq.protocol.history.read import (
+    MAX_CONTROL_DOCUMENTS,
+    NOT_RESERVED,
+    Counts,
+    M,
+    Selection,
+    count_states,
+    counts_of,
+    in_state,
+)
 from mongoq.protocol.sequence.delete import NOT_IN_ORDER
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
@@ -107,6 +117,21 @@ def remove(context: QueueContext[Any], id: Id) -> bool:
     alone = {"filter": {**filter, **NOT_IN_ORDER}}
     is_deleted: bool = perform(Command("delete_one", alone, lambda reply: bool(reply.deleted_count)))
     return is_deleted or (delete_placed(context, filter)) > 0
+
+
+def read_controls(
+    broker: BrokerContext,
+    prefix: str,
+    fields: Iterable[str],
+    *,
+    names: Iterable[str] | None = None,
+    where: Mapping[str, Any] | None = None,
+) -> dict[str, Mapping[str, Any]]:
+    """Read the control documents of one kind (``find``), all or the named ones, by what follows the prefix."""
+    which = prefix_filter(prefix) if names is None else {"_id": {"$in": [prefix + name for name in names]}}
+    projection = dict.fromkeys(("_id", *fields), 1)
+    found = find_few(broker, {**which, **(where or {})}, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection)
+    return {document["_id"].removeprefix(prefix): document for document in found}
 
 
 def queues(broker: BrokerContext) -> list[str]:

@@ -6,24 +6,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextvars import copy_context
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import ArgumentInvalid, PayloadTooLarge
-from mongoq.model.arguments import Duration, Id, count, duration, text
+from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge
+from mongoq.model.arguments import REASON_BYTES, Duration, Id, count, duration, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import (
     COPY_MARK,
     MAX_REFUSALS,
+    SKIP,
+    CopyStencil,
     Replayed,
+    fields_of,
 )
-from mongoq.model.item import Document, Item
-from mongoq.protocol.command import Begun, Command, chunks, own_error
-from mongoq.protocol.history.query import Query, make_query, open_document
+from mongoq.model.encoding.unreadable import UnreadableDocument
+from mongoq.model.envelope import new_envelope, shorten
+from mongoq.model.item import Document, Item, payload_at
+from mongoq.protocol.command import Command, WakeEvent, chunks, own_error
+from mongoq.protocol.history.query import BY_ID, Query, open_document
 from mongoq.protocol.history.replay import (
     CHUNKS_PER_SECOND,
     CLOCK_TOLERANCE,
@@ -31,18 +38,16 @@ from mongoq.protocol.history.replay import (
     DUPLICATE_KEY_CODE,
     IDS_PER_FIND,
     LABEL_BYTES,
+    LONGEST_WAIT_SECONDS,
     MAX_DOCUMENT_BYTES,
     ORIGINALS_TOGETHER,
+    STENCIL_FIELDS,
     Progress,
     Task,
     Transform,
-    _Batch,
-    _check_flag,
-    _check_function,
-    _check_ids,
-    _check_rate,
-    _insertion,
-    _processing_order,
+    _check_range,
+    _check_rest,
+    _Copy,
     hop_destination,
     mark_copy,
 )
@@ -54,7 +59,7 @@ from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_once
 from mongoq.protocol_threads.history.mistaken import log_no_history, refuse_mistake
 from mongoq.protocol_threads.history.query import documents_page
-from mongoq.protocol_threads.perform import begin, perform, sleep
+from mongoq.protocol_threads.perform import perform, rest, run_beside, sleep
 
 
 def replay(
@@ -86,20 +91,13 @@ def replay(
         duration(once, "once", zero=False),
         timedelta(0) if delay is None else duration(delay, "delay"),
         None if priority is None else checked_priority(priority),
-        _check_function(transform, "transform"),
-        _check_flag(dry_run, "dry_run"),
+        transform,
+        dry_run,
         hop,
     )
-    _check_function(progress, "progress")
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_rate(rate)
-    query = make_query(context, since=since, until=until, where=where, state="processed", page=page)
-    if after is not None and since is not None:
-        raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
-    if after is not None:
-        query = query.behind(after, context.broker.encoding)
-    if ids is not None:
-        query = replace(query, ids=_check_ids(ids, since=since, until=until, after=after, where=where))
+    pace = _check_rest(transform, progress, dry_run, rate)
+    query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
     if dry_run:
         # It writes nothing, not even the options of a handle.
         ensure_broker_ready(context.broker, write=False)
@@ -140,41 +138,33 @@ class _Source:
 
     def locate(self, ids: Sequence[ObjectId]) -> None:
         """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
-        documents: list[Document] = []
-        for start in range(0, len(ids), IDS_PER_FIND):
-            documents += self._find(ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
-        order = [document["_id"] for document in sorted(documents, key=_processing_order)]
+        assert self._rest is not None
+        keys: list[Document] = []
+        for part in self._rest.split(IDS_PER_FIND):
+            keys += find_few(
+                self._context.broker,
+                part.filter(self._context.name),
+                [("_id", 1)],
+                IDS_PER_FIND,
+                projection={"processed": 1},
+                hint=BY_ID,
+                target="history",
+            )
+        order = [key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"]))]
         there = set(order)
         self.missing = tuple(id for id in ids if id not in there)
-        assert self._rest is not None
         self._rest = replace(self._rest, ids=tuple(order)) if order else None
 
     def read(self, room: float) -> list[Document | bytes]:
         """Read the next page, ``room`` documents of it at most; it is empty at the end."""
-        documents: list[Document | bytes] = []
-        size = int(min(self._page, room))
+        documents: list[Any] = []
         while not documents and self._rest is not None:
-            query = self._rest
-            if query.ids is None:
-                page = replace(query, page=size)
-                documents, self._rest = documents_page(self._context, page, fields=self._projection)
-            else:
-                ids = query.ids[:size]
-                found = self._find(ids, None)
-                there = {document["_id"] for document in found}
-                self.missing += tuple(id for id in ids if id not in there)
-                self._rest = replace(query, ids=query.ids[size:]) if len(query.ids) > size else None
-                documents = list(found)
+            page = replace(self._rest, page=int(min(self._page, room)))
+            documents, self._rest = documents_page(self._context, page, fields=self._projection)
+            if page.ids is not None:
+                there = {document["_id"] for document in documents}
+                self.missing += tuple(id for id in page.ids[: page.page] if id not in there)
         return documents
-
-    def _find(self, ids: Sequence[ObjectId], fields: dict[str, int] | None) -> list[Document]:
-        """Find items of the history by their ids, with no other indexed field: the server considers one index only."""
-        filter = {"_id": {"$in": list(ids)}, "payload": {"$exists": True}}
-        documents = find_few(
-            self._context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
-        )
-        kept = [each for each in documents if each.get("q") == self._context.name and each.get("processed")]
-        return sorted(kept, key=_processing_order)
 
 
 def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
@@ -183,11 +173,11 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
     ``rate`` is the number of copies per second, at most; copies that exist already do not count.
     """
     result, found, free = Replayed(), list[Document | bytes](), -math.inf
-    pending: Copies | None = None
+    pending: _Chunk | None = None
 
-    def finish(pending: Copies) -> None:
+    def finish(pending: _Chunk) -> None:
         nonlocal result, free
-        more = pending.receive(task)
+        more = pending.receive()
         free += more.pushed / rate
         result = replace(result + more, missing=source.missing)
         progress(result)
@@ -199,8 +189,8 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
                 room -= len(found)
             # Small enough to keep the rate within a second.
             size = max(1, int(min(len(found), rate / CHUNKS_PER_SECOND)))
-            chunk, found = found[:size], found[size:]
-            copies = copies_of(task, chunk) if chunk else None
+            documents, found = found[:size], found[size:]
+            chunk = _Chunk(task, documents) if documents else None
         # The insert under way has to be answered and counted before the error goes to the caller.
         except Exception:
             if pending is not None:
@@ -208,96 +198,169 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
             raise
         if pending is not None:
             finish(pending)
-        if copies is None:
+        if chunk is None:
             return replace(result, missing=source.missing)
         if not task.dry_run:
             if (pause := free - time.monotonic()) > 0:
                 sleep(pause)
             free = time.monotonic()
-        copies.send(task)
-        pending = copies
+        chunk.send()
+        pending = chunk
 
 
-@dataclass(slots=True)
-class Copies:
-    """Copies of some documents, in their order.
+class _Chunk:
+    """Copies of some documents, in their order, and what becomes of them; each document may still be bytes."""
 
-    Attributes:
-        ids: ids of the copies.
-        parts: inserts that push them, bounded in bytes.
-        result: counts that are known before any copy is pushed.
-        due: the time from which on the first of them is eligible.
-        priorities: their priorities.
-        pushed: copies that were pushed; set by ``send`` and ``receive``.
-        pending: the last insert while it is under way, set by ``send``; ``None`` when there is nothing to wait for.
-    """
+    def __init__(self, task: Task, documents: list[Document | bytes]) -> None:
+        self._task = task
+        self._skipped = 0
+        self._refusals: list[tuple[ObjectId, str]] = []
+        self._priorities: set[int] = set()
+        # By the bytes behind the payloads, which documents of one stencil have in common.
+        self._stencils: dict[bytes, CopyStencil] = {}
+        broker = task.context.broker
+        now = broker.clock.now()
+        planned = [copy for document in documents if (copy := self._plan(document, now)) is not None]
+        end = broker.clock.stamp() + task.delay
+        whens = task.line.places([copy.id for copy in planned], end)
+        self._due = min(whens, default=end)
+        self._ids: list[bytes] = []
+        copies: list[RawBSONDocument] = []
+        for copy, when in zip(planned, whens, strict=True):
+            made = copy.make(when)
+            if len(made.raw) <= MAX_DOCUMENT_BYTES:
+                self._ids.append(copy.id)
+                copies.append(made)
+            else:
+                # Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
+                original = open_document(broker, copy.original)["_id"]
+                self._refuse(original, PayloadTooLarge("payload", len(made.raw), MAX_DOCUMENT_BYTES))
+        self._parts = list(chunks(copies, lambda copy: len(copy.raw)))
+        self._found, self._last = len(documents), open_document(broker, documents[-1])
+        self._pushed = 0
+        self._done = WakeEvent()
+        # Until its inserts have ended: only ``close`` cancels them.
+        self._error: Exception | None = BrokerClosed()
 
-    ids: list[bytes]
-    parts: list[list[RawBSONDocument]]
-    result: Replayed
-    due: datetime
-    priorities: set[int]
-    pushed: int = 0
-    pending: Begun | None = None
+    def _refuse(self, id: ObjectId, reason: object) -> None:
+        self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
 
-    def send(self, task: Task) -> None:
-        """Push the copies (``insert`` of many, unordered) without waiting for the last of the inserts.
+    def _plan(self, document: Document | bytes, now: datetime) -> _Copy | None:
+        """Return the copy of a document; ``None`` for one that is skipped, or refused with the reason."""
+        task = self._task
+        # The fast way: a document with a known tail is copied as bytes, without decoding it.
+        cut = task.cutter.cut(document) if type(document) is bytes and task.hop is None else None
+        if cut is not None and cut[2] in self._stencils:
+            id, payload, rest, processed = cut
+            copy = task.ids.id(id, processed)
+            return _Copy(copy, document, partial(self._stencils[rest].copy, copy, payload, id))
+        document = open_document(task.context.broker, document)
+        if isinstance(document, UnreadableDocument):
+            self._refuse(document["_id"], document.problem)
+            return None
+        envelope = self._make_envelope(document, now)
+        if envelope is None:
+            return None
+        encoding = task.context.broker.encoding
+        if cut is not None and fields_of(cut[2]) == STENCIL_FIELDS:
+            self._stencils[cut[2]] = CopyStencil(encoding, envelope)
+        return _Copy(envelope["_id"].binary, document, lambda when: encoding.raw({**envelope, "when": when}))
 
-        Every insert is safe to send again: copies that had arrived are refused as duplicates.
+    def _make_envelope(self, document: Document, now: datetime) -> dict[str, Any] | None:
+        """Return the envelope of a copy: new except for payload, priority and headers, with an ``origin``.
+
+        The key is not used again, because a newer item may have it by now. ``None`` for an item that is left out.
+        Errors of the caller's own function end the replay, so that they are not caught.
         """
-        if task.dry_run:
-            there: list[Document] = []
-            if self.ids:
-                filter = {"_id": {"$in": [*map(ObjectId, self.ids)]}}
-                there = perform(Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history"))
-            self.pushed = len(self.ids) - len(there)
-            return
-        for part in self.parts[:-1]:
-            self.pushed += _insert(part)
-        if self.parts and task.context.broker.serverless:
-            self.pushed += _insert(self.parts[-1])
-        elif self.parts:
-            self.pending = begin(_insertion(self.parts[-1]))
+        task, item = self._task, self._task.context.raw_item(document, now)
+        try:
+            typed = item
+            if task.hop is not None:
+                # The payload at a hop belongs to another queue, so this queue's type does not apply to it.
+                typed = item = item.with_payload(payload_at(item.stored("trail"), task.hop))
+            elif task.transform is not None:
+                typed = task.context.decode_payload(item)
+            if task.transform is None and not task.as_stored:
+                # Checks that the target's type can read it; the copy still gets the stored form.
+                task.target.codec.load(item.payload)
+        except ArgumentInvalid as invalid:
+            self._refuse(item.id, invalid)
+            return None
+        payload = item.payload if task.transform is None else task.transform(typed.payload, typed)
+        if task.transform is not None and payload is None:
+            hint = "return the payload, or mongoq.SKIP to leave the item out"
+            raise ArgumentInvalid("transform", f"returned None for item {item.id}; {hint}")
+        if task.transform is not None and payload is SKIP:
+            self._skipped += 1
+            return None
+        try:
+            if task.transform is not None:
+                payload = task.target.codec.encode(payload)
+            priority = checked_priority(item.priority) if task.priority is None else task.priority
+        except ArgumentInvalid as invalid:
+            self._refuse(item.id, invalid)
+            return None
+        self._priorities.add(priority)
+        options: dict[str, Any] = {"priority": priority, "headers": item.headers or None, "once": now + task.once}
+        envelope = new_envelope(task.target.name, payload, id=task.ids.of(document), when=now, **options)
+        return envelope | mark_copy(item, task.label, now)
 
-    def receive(self, task: Task) -> Replayed:
-        """Wait for the copies that were sent, and return the result."""
-        if self.pending is not None:
-            # The earlier inserts were waited for in ``send``; only the last one may still be under way.
-            self.pushed += _insert(self.parts[-1], self.pending)
-        if not task.dry_run:
-            task.context.broker.record_put(task.target.name, self.due, *self.priorities, number=self.pushed)
-        return replace(self.result, pushed=self.pushed, already=len(self.ids) - self.pushed)
-
-
-def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
-    """Make the copies of some documents; each may still be the bytes that the server sent."""
-    broker = task.context.broker
-    batch, now = _Batch(task), broker.clock.now()
-    for document in documents:
-        batch.add(document, now)
-    end = broker.clock.stamp() + task.delay
-    whens = task.line.places([copy.id for copy in batch.copies], end)
-    ids: list[bytes] = []
-    copies: list[RawBSONDocument] = []
-    for copy, when in zip(batch.copies, whens, strict=True):
-        made = copy.make(when)
-        if len(made.raw) <= MAX_DOCUMENT_BYTES:
-            ids.append(copy.id)
-            copies.append(made)
+    def send(self) -> None:
+        """Push the copies (``insert`` of many, unordered), without waiting where there is a server."""
+        if self._task.dry_run:
+            filter = {"_id": {"$in": [*map(ObjectId, self._ids)]}}
+            find: Command[Any] = Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history")
+            self._pushed, self._error = len(self._ids) - len(perform(find)), None
+            self._done.set()
+        elif self._task.context.broker.serverless:
+            self._insert_all()
         else:
-            # Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
-            original = open_document(broker, copy.original)["_id"]
-            batch.refuse(original, PayloadTooLarge("payload", len(made.raw), MAX_DOCUMENT_BYTES))
-    last = open_document(broker, documents[-1])
-    result = Replayed(
-        found=len(documents),
-        skipped=batch.skipped,
-        refused=len(batch.refusals),
-        refusals=tuple(batch.refusals[:MAX_REFUSALS]),
-        position=(last["processed"], last["_id"]),
-    )
-    parts = list(chunks(copies, lambda copy: len(copy.raw)))
-    return Copies(ids, parts, result, min(whens, default=end), batch.priorities)
+            run_beside(self._insert_all, self._done.set, copy_context())
+
+    def _insert_all(self) -> None:
+        try:
+            for part in self._parts:
+                self._pushed += _insert(part)
+            self._error = None
+        except Exception as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+    def receive(self) -> Replayed:
+        """Wait for the copies that were sent, and return the result."""
+        while not self._done.was_set:
+            rest(self._done, LONGEST_WAIT_SECONDS)
+        if self._error is not None:
+            raise self._error
+        task = self._task
+        if not task.dry_run:
+            task.context.broker.record_put(task.target.name, self._due, *self._priorities, number=self._pushed)
+        return Replayed(
+            found=self._found,
+            pushed=self._pushed,
+            already=len(self._ids) - self._pushed,
+            skipped=self._skipped,
+            refused=len(self._refusals),
+            refusals=tuple(self._refusals[:MAX_REFUSALS]),
+            position=(self._last["processed"], self._last["_id"]),
+        )
+
+
+def _insert(envelopes: list[RawBSONDocument]) -> int:
+    """Insert new copies, again after a lost reply; return how many are new."""
+    try:
+        retry_once(Command("insert_many", {"documents": envelopes, "ordered": False}))
+    except Exception as error:
+        details = getattr(own_error(error), "details", None)
+        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
+            raise
+        failures = details.get("writeErrors")
+        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
+        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
+            raise
+        return len(envelopes) - len(failures)
+    return len(envelopes)
 
 
 def find_originals(broker: BrokerContext, copies: Mapping[bytes, ObjectId], label: str) -> dict[bytes, dict[str, Any]]:
@@ -315,19 +378,3 @@ def find_originals(broker: BrokerContext, copies: Mapping[bytes, ObjectId], labe
             headers = {"headers": document["headers"]} if isinstance(document.get("headers"), Mapping) else {}
             found[document["_id"]] = headers | mark_copy(Item(document, None, now, broker.namespace), label, now)
     return {copy: found[original] for copy, original in copies.items() if original in found}
-
-
-def _insert(envelopes: list[RawBSONDocument], pending: Begun | None = None) -> int:
-    """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
-    try:
-        retry_once(_insertion(envelopes), pending)
-    except Exception as error:
-        details = getattr(own_error(error), "details", None)
-        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
-            raise
-        failures = details.get("writeErrors")
-        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
-        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
-            raise
-        return len(envelopes) - len(failures)
-    return len(envelopes)

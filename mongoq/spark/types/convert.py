@@ -14,7 +14,7 @@ import pyspark.sql.types as spark
 from bson import Decimal128, ObjectId
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from mongoq.drivers.documents import Garbled
+from mongoq.spark.documents import Garbled
 from mongoq.spark.types.json_text import TextGarbled, json_text
 
 FAIL, PERMISSIVE, DROP = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"

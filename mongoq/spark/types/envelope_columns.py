@@ -23,10 +23,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mongoq.drivers.documents import Garbled
 from mongoq.model.encoding.codec import codec_options
 from mongoq.model.item import delivery_parts, hops_counted, trail_of
 from mongoq.model.stream_claim import entry_time
+from mongoq.spark.documents import Garbled
 from mongoq.spark.types.json_text import json_shown
 
 PAYLOAD = "payload"

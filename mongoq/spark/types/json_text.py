@@ -14,7 +14,7 @@ from bson import Decimal128, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.dbref import DBRef
 
-from mongoq.drivers.documents import Garbled
+from mongoq.spark.documents import Garbled
 
 SEPARATORS = (",", ":")
 
