@@ -178,19 +178,6 @@ def _holders_update(holders: list[PermitHolder], now: datetime) -> dict[str, Any
     return {"holders": [holder.to_document() for holder in holders], "expires": last + IDLE_EXPIRY}
 
 
-async def read_permits(broker: BrokerContext, queue: str) -> Document | None:
-    """Read the document of the permits of a queue, as ``take_permits`` may be given it (``find`` by ``_id``)."""
-    return await find_one(broker, {"_id": LIMIT_PREFIX + queue})
-
-
-def plan_again(document: Document | None, by: str, limit: int, now: datetime) -> int | None:
-    """Return how many permits a worker would get if its runs had ended and it asked now; ``None`` if it holds none."""
-    mine, others = _read_holders(document, by, now)
-    if mine is None or mine.number == 0:
-        return None
-    return plan_permits(limit, others, mine, occupied=0, wanted=mine.wanted, now=now).number
-
-
 async def read_limits(context: QueueContext[Any]) -> QueueLimits:
     """Read the limits of a queue, and what is used of them (two ``find``).
 

@@ -144,11 +144,6 @@ def keep_permits(
     return change_document(broker, LIMIT_PREFIX + queue, change, known)
 
 
-def read_permits(broker: BrokerContext, queue: str) -> Document | None:
-    """Read the document of the permits of a queue, as ``take_permits`` may be given it (``find`` by ``_id``)."""
-    return find_one(broker, {"_id": LIMIT_PREFIX + queue})
-
-
 def read_limits(context: QueueContext[Any]) -> QueueLimits:
     """Read the limits of a queue, and what is used of them (two ``find``).
 

@@ -27,9 +27,7 @@ from mongoq.protocol.coordination.limits import (
     end_put_offs,
     give_back_slots,
     keep_permits,
-    plan_again,
     read_buckets,
-    read_permits,
     share_key_slots,
     take_permits,
     take_slots,
@@ -52,7 +50,7 @@ PERMIT_LEASES = 1.5
 PERMIT_LEASES_LEFT = 1.25
 """The same at which it is extended before a claim."""
 KNOWN_SECONDS = 0.2
-"""Seconds for which permits are used without looking whether other workers ask for some."""
+"""Seconds for which permits are used without asking again: other workers may want some."""
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.25
 """Seconds between two tries of a limited consumer, at least and at most."""
 MAX_SLOT_REST_SECONDS = 5.0
@@ -94,9 +92,8 @@ class Limiter:
         self._at_gate = 0
         self._permits: Permits | None = None
         self._document: Mapping[str, Any] | None = None
-        self._asked_at = self._seen_at = self._used_at = float("-inf")
+        self._asked_at = self._used_at = float("-inf")
         self._asked_limit: int | None = None
-        self._asked_wanted = 0
         self._resume_at = self._slots_at = float("-inf")
         self._was_limited = False
         self._adopted: Any = None
@@ -141,7 +138,7 @@ class Limiter:
                     self._keyed.clear()
         is_limited, began = self.is_limited, self.is_limited and not self._was_limited
         self._was_limited = is_limited
-        self._backlog.set_limit(is_limited, None if pace is None else pace.max_together)
+        self._backlog.set_limit(is_limited=is_limited, max_call=None if pace is None else pace.max_together)
         if began:
             self._backlog.release_waiting()
 
@@ -167,7 +164,7 @@ class Limiter:
                 n = 0
             most = self._context.settings.max_running
             if most is None:
-                await self._alone(self._leave)
+                await self._keep(lambda _: 0)
             elif n:  # before the slots: one that is taken without a permit is lost to the other workers
                 n = await self._alone(partial(self._take_permits, most, n))
             if n and pace is not None:
@@ -274,11 +271,12 @@ class Limiter:
         """Return for how many of ``n`` further items there are permits; asks for them unless it knows that already."""
         occupied, permits = self._backlog.occupied, self._permits
         self._permitted = 0
-        lease = self._consumer.lease_length
-        is_enough = False
-        if permits is not None and self._is_known(permits, most, occupied, occupied + n):
+        lease, is_enough = self._consumer.lease_length, False
+        if permits is not None and most == self._asked_limit:
+            known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
             left = permits.until - self._context.broker.clock.now()
             is_enough = permits.number <= occupied or left >= lease * PERMIT_LEASES_LEFT
+            is_enough = is_enough and time.monotonic() - self._asked_at < known_for
         if not is_enough:
             if self.is_lost and occupied == 0:
                 self.forget_loss()  # the runs have ended before their leases were to be extended
@@ -291,7 +289,7 @@ class Limiter:
             options["holds"] = permits is not None and permits.number > 0
             permits, self._document = await take_permits(self._context.broker, self._context.name, self._by, **options)
             self._permits, self._asked_at = permits, time.monotonic()
-            self._asked_limit, self._asked_wanted = most, occupied + n
+            self._asked_limit = most
             self.is_lost = permits.lost and occupied > 0
         assert permits is not None
         if permits.number <= occupied or self.is_lost:
@@ -300,16 +298,6 @@ class Limiter:
         # Before the next call that changes the permits: it gives back what seems to be unused.
         self._permitted = min(n, permits.number - occupied)
         return self._permitted
-
-    def _is_known(self, permits: Permits, most: int, occupied: int, wanted: int) -> bool:
-        """Return whether a claim goes by the permits held, without asking for them again."""
-        if most != self._asked_limit:
-            return False
-        known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
-        now = time.monotonic()
-        # A look finds out what others want. That this worker wants more than before, they learn when it asks.
-        is_seen = now - self._seen_at < known_for and (permits.number > occupied or wanted <= self._asked_wanted)
-        return is_seen or now - self._asked_at < known_for
 
     def covers(self, items: Sequence[Item[Any]]) -> bool:
         """Return whether the permits last as long as the leases of claimed items: a claim may take very long."""
@@ -320,16 +308,10 @@ class Limiter:
 
     async def give_back(self) -> None:
         """Give back slots and permits that no item needs (``find`` and ``update`` of each)."""
-
-        async def give_back_permits() -> None:
-            permits, needed = self._permits, self._count_needed()
-            if permits is not None and not self.is_lost and permits.number > needed:
-                await self._keep(needed)
-
         try:
             await self._give_back_slots()
             if self._permits is not None:
-                await self._alone(give_back_permits)
+                await self._keep(lambda held: needed if held > (needed := self._count_needed()) else None)
         except LimitContended:
             pass  # they are tried again, or lapse
 
@@ -340,44 +322,32 @@ class Limiter:
             near = max(self._slots.count(now - NEAR_SLOT_MS, now + NEAR_SLOT_MS) - self._count_pending(), 0)
         return self._backlog.occupied + max(self.claiming, self._permitted) + near
 
-    async def _keep(self, number: int) -> None:
-        lease = self._consumer.lease_length * PERMIT_LEASES
-        options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
-        permits, self._document = await keep_permits(self._context.broker, self._context.name, self._by, **options)
-        self.is_lost = self.is_lost or permits.lost
-        self._permits, self._asked_wanted = (permits if number or permits.lost else None), number
-        self._asked_at = self._seen_at = float("-inf")
+    async def _keep(self, find_number: Callable[[int], int | None]) -> None:
+        """Keep some of the permits held, and extend their lease; ``find_number`` returns how many, or to do nothing."""
 
-    async def check(self) -> None:
-        """Give back permits that no claim has used for a moment; else look, beside the claims, whether others want any.
+        async def keep() -> None:
+            held = self._permits
+            if held is None or self.is_lost or (number := find_number(held.number)) is None:
+                return
+            lease = self._consumer.lease_length * PERMIT_LEASES
+            options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
+            permits, self._document = await keep_permits(self._context.broker, self._context.name, self._by, **options)
+            self.is_lost = permits.lost
+            self._permits = permits if number or permits.lost else None
+            self._asked_at = float("-inf")
 
-        So a claim seldom asks, which takes as long as the claim itself while several workers change the document.
-        """
-        permits, now, limit = self._permits, time.monotonic(), self._asked_limit
-        if permits is None or self.is_lost or permits.number == 0:
-            return
-        if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._count_needed():
+        await self._alone(keep)
+
+    async def give_back_unused(self) -> None:
+        """Give back permits that no claim has used for a moment."""
+        permits, is_used = self._permits, time.monotonic() - self._used_at < KNOWN_SECONDS / 2
+        if permits is not None and not is_used and not self.is_lost and permits.number > self._count_needed():
             await self.give_back()
-        elif now - self._asked_at >= KNOWN_SECONDS / 2:
-            document = await read_permits(self._context.broker, self._context.name)
-            planned = None if limit is None else plan_again(document, self._by, limit, self._context.broker.clock.now())
-            if self._permits is not permits or limit != self._asked_limit:
-                return  # a claim has asked meanwhile
-            if planned == permits.number:
-                self._document, self._seen_at = document, now
-            else:  # the next claim asks: the worker may have more or fewer now
-                self._asked_at = self._seen_at = float("-inf")
 
     async def extend(self) -> None:
         """Extend the lease of the permits, before the leases of the items are; sets ``is_lost`` when it has ended."""
-
-        async def extend() -> None:
-            permits = self._permits
-            if permits is not None and permits.number and not self.is_lost:
-                await self._keep(permits.number)
-
         try:
-            await self._alone(extend)
+            await self._keep(lambda held: held or None)
         except LimitContended:
             pass  # the items are extended only as far as their permits last: at the next time
 
@@ -389,18 +359,13 @@ class Limiter:
     def forget_loss(self) -> None:
         """Begin anew after the items that were held under lost permits have been given up."""
         self.is_lost, self._permits, self._document = False, None, None
-        self._asked_at = self._seen_at = float("-inf")
+        self._asked_at = float("-inf")
 
     async def leave(self, number: int = 0) -> None:
         """Give back everything at the end, but for the permits of ``number`` runs that were left behind."""
         self.claiming = 0
         await self._give_back_slots()
-        await self._alone(partial(self._leave, number))
-
-    async def _leave(self, number: int = 0) -> None:
-        permits = self._permits
-        if permits is not None and not self.is_lost and (number == 0 or permits.number > number):
-            await self._keep(number)
+        await self._keep(lambda held: number if number == 0 or held > number else None)
 
     # --- starts ----------------------------------------------------------------------------------
 
