@@ -189,28 +189,28 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
 
         Errors of one schedule are logged; errors of the server are raised.
         """
-        due = await self._run(schedules.find_due, within)
-        left = deque(due.documents)
+        documents, read_at = await self._run(schedules.find_due, within)
+        left = deque(documents)
         made, following = 0, None
         while left:
             document = left.popleft()
             try:
-                ticked = await self._run(schedules.make_ticks, document, due.read_at)
+                now_made, upcoming = await self._run(schedules.make_ticks, document, read_at)
             except Exception as error:
                 if is_outage(error) or isinstance(error, BrokerClosed):
                     raise
                 schedules.report_trouble(self._context, document, error)
                 continue
-            if ticked.made:
+            if now_made:
                 schedules.forget_trouble(self._context, document)
-                made += ticked.made
-            if ticked.next is not None:
-                following = ticked.next if following is None else min(following, ticked.next)
-            elif not ticked.made and left:
+                made += now_made
+            if upcoming is not None:
+                following = upcoming if following is None else min(following, upcoming)
+            elif not now_made and left:
                 # Another process was faster here, and goes through the same ones. Look which are left, and go on at a
                 # place of its own: four processes that find 1,000 due schedules send 2,200 commands in place of 11,080.
                 ids = {other["_id"] for other in left}
-                due = await self._run(schedules.find_due, within)
-                left = deque(other for other in due.documents if other["_id"] in ids)
+                documents, read_at = await self._run(schedules.find_due, within)
+                left = deque(other for other in documents if other["_id"] in ids)
                 left.rotate(dice.randrange(len(ids)))
         return made, following

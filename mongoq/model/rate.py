@@ -2,14 +2,13 @@
 
 A rate is a sequence of slots, one interval apart. One start uses one slot, at its time or up to ``tolerance`` later, so
 that any window of length T contains at most ``burst + T * rate`` starts. A bucket is the time of the first slot that is
-not given away. Processes take blocks of slots from it, and use them by their clocks.
+not given away. Processes take slots from it, and use them by their clocks.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -41,14 +40,12 @@ MIN_INTERVAL_MARGIN_MS, MAX_INTERVAL_MARGIN_MS = 1.0, 20.0
 """The least and the largest such margin, in milliseconds."""
 TOLERANCE_MARGIN_MS = 10.0
 """Milliseconds by which slots end early: the clocks of two processes differ a little."""
-SLACK_SHARE, MIN_SLACK_MS, MAX_SLACK_MS = 0.015, 5.0, 1_000.0
-"""Share of a block, and milliseconds, that are left free behind it: late starts move its later slots into them."""
-LATE_MS = 100.0
-"""Tolerance in milliseconds from which on late starts lose no slots, and no such margins are needed."""
-LONG_INTERVAL_MS = 5_000.0
-"""Interval in milliseconds from which on a lost slot is missed: the first one of an idle bucket may be late as well."""
+LATE_SHARE, MIN_LATE_MS, MAX_LATE_MS = 0.015, 5.0, 1_000.0
+"""Share of the interval, and milliseconds, by which a start may be late without the loss of its slot."""
+LONG_TOLERANCE_MS = 100.0
+"""Tolerance in milliseconds from which on no margin between slots is needed."""
 LEAD_MS = 20.0
-"""Milliseconds in which a process learns of a slot that is free now, and gets ready to use it."""
+"""Milliseconds, at least, in which a process learns of a slot that is free now, and gets ready to use it."""
 AHEAD_MS = 1_000.0
 """Milliseconds ahead of time, at most, at which a slot can be taken."""
 MAX_PUT_OFF_MS = 60_000.0
@@ -120,22 +117,14 @@ class Pace:
     Attributes:
         interval: time between two slots.
         tolerance: time after a slot in which it can be used.
-        lead: time before the first slot that is taken from an idle bucket.
+        lead: time for which the first slot that is taken from an idle bucket can still be used.
         ahead: time ahead of which a slot can be taken.
-        slack: the least time that is left free behind a block.
-        slack_share: and the share of the block.
     """
 
     interval: float
     tolerance: float
     lead: float = LEAD_MS
     ahead: float = AHEAD_MS
-    slack: float = MIN_SLACK_MS
-    slack_share: float = SLACK_SHARE
-
-    def slack_of(self, n: int) -> float:
-        """Return the time that is left free behind a block of ``n`` slots."""
-        return min(max(n * self.interval * self.slack_share, self.slack), MAX_SLACK_MS)
 
     @property
     def early(self) -> float:
@@ -154,15 +143,15 @@ class Pace:
 def make_pace(text: str, burst: int | None, *, exact: bool = False) -> Pace:
     """Return the pace of a rate; ``exact`` for a clock that stands still, where nothing is late."""
     rate = parse_rate(text)
-    burst = burst or rate.default_burst
+    length = ((burst or rate.default_burst) - 1) * rate.interval
     if exact:
-        return Pace(rate.interval, (burst - 1) * rate.interval, 0.0, 0.0, 0.0, 0.0)
-    length = (burst - 1) * rate.interval
-    if length >= LATE_MS:
-        share = SLACK_SHARE if rate.interval >= LONG_INTERVAL_MS else 0.0
-        return Pace(rate.interval, length - TOLERANCE_MARGIN_MS, slack=0.0, slack_share=share)
-    margin = min(max(rate.interval * INTERVAL_MARGIN, MIN_INTERVAL_MARGIN_MS), MAX_INTERVAL_MARGIN_MS)
-    return Pace(rate.interval + margin, length - min(TOLERANCE_MARGIN_MS, length / 2))
+        return Pace(rate.interval, length, lead=0.0, ahead=0.0)
+    tolerance, margin = length - min(TOLERANCE_MARGIN_MS, length / 2), 0.0
+    if length < LONG_TOLERANCE_MS:
+        margin = min(max(rate.interval * INTERVAL_MARGIN, MIN_INTERVAL_MARGIN_MS), MAX_INTERVAL_MARGIN_MS)
+    late = min(max(rate.interval * LATE_SHARE, MIN_LATE_MS), MAX_LATE_MS)
+    slack = max(late - tolerance, 0.0)  # left free behind each slot, so that a late start is no closer to the next one
+    return Pace(rate.interval + margin + slack, tolerance + slack, lead=max(LEAD_MS, late))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,60 +169,29 @@ class Bucket:
     later: float = -math.inf
 
 
-@dataclass(slots=True, eq=False)
-class Block:
-    """Slots that a process has taken together.
+def find_free(bucket: Bucket | None, pace: Pace, unused: Sequence[float] = ()) -> float:
+    """Return the first slot that is not given away.
 
-    Attributes:
-        next: time of the next slot to use.
-        end: end of the block: the first slot behind it.
-        pace: pace by which they were taken.
+    ``unused`` are slots that this process has taken: those at the end of the bucket are free again.
     """
-
-    next: float
-    end: float
-    pace: Pace
-
-    @property
-    def number(self) -> int:
-        """Number of slots left."""
-        return max(0, math.floor((self.end - self.next + ROUNDING_MS) / self.pace.interval))
-
-    def is_last(self, bucket: Bucket | None, pace: Pace) -> bool:
-        """Return whether no other block was taken from the bucket since, and the pace is the same."""
-        return bucket is not None and bucket.next == self.end and self.pace == pace
-
-    def is_usable(self, now: float) -> bool:
-        """Return whether a slot is left that can be used now or later."""
-        return max(self.next, now - self.pace.tolerance) <= self.end - self.pace.interval + ROUNDING_MS
+    if bucket is None:
+        return -math.inf
+    free = bucket.next - bucket.interval + pace.interval
+    for slot in sorted(unused, reverse=True):
+        if abs(free - pace.interval - slot) < ROUNDING_MS:
+            free = slot
+    return free
 
 
-def _find_first(bucket: Bucket | None, pace: Pace, own: Block | None) -> float:
-    """Return the first slot that is not given away: the next one of ``own``, if no other block was taken since."""
-    if own is not None and own.is_last(bucket, pace):
-        return own.next
-    return -math.inf if bucket is None else bucket.next - bucket.interval + pace.interval
-
-
-def take_block(
-    bucket: Bucket | None, pace: Pace, now: float, n: int, own: Block | None = None
-) -> tuple[Block, bool] | float:
-    """Take up to ``n`` slots from a bucket; returns the block, or the milliseconds until there is one.
-
-    ``own`` is the last block of this process. If no other process has taken slots since, the new block begins where
-    that one was used up, and the second value is True: it contains the rest of the own one. That rest alone is no
-    block: it would begin later each time, and its slots would never come.
-    """
-    is_next = own is not None and own.is_last(bucket, pace)
-    base = max(_find_first(bucket, pace, own), now - pace.tolerance + pace.lead)
-    if own is not None and is_next:
-        n += own.number
-    rest = own.number if own is not None and is_next and own.is_usable(now) else 0
-    first_new = base + rest * pace.interval
-    if first_new > now + pace.ahead:
-        return first_new - now - pace.ahead
-    n = min(n, int((now + pace.ahead - base) / pace.interval) + 1)
-    return Block(base, base + n * pace.interval + pace.slack_of(n), pace), is_next
+def take_free(
+    bucket: Bucket | None, pace: Pace, now: float, n: int, unused: Sequence[float] = ()
+) -> list[float] | float:
+    """Take up to ``n`` slots from a bucket; returns their times, or the milliseconds until there is one."""
+    first = max(find_free(bucket, pace, unused), now - pace.tolerance + pace.lead)
+    if first > now + pace.ahead:
+        return first - now - pace.ahead
+    n = min(n, int((now + pace.ahead - first) / pace.interval) + 1)
+    return [first + place * pace.interval for place in range(n)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,120 +208,82 @@ class PutOff:
 
 
 def share_slots(
-    bucket: Bucket | None, pace: Pace, now: float, turns: Sequence[bool], *, room: int, own: Block | None = None
-) -> tuple[Block | None, list[PutOff | None], Bucket | None]:
+    bucket: Bucket | None, pace: Pace, now: float, turns: Sequence[bool], *, room: int, unused: Sequence[float] = ()
+) -> tuple[list[float], list[PutOff | None], Bucket | None]:
     """Share out the slots of a key among items that were claimed, of which ``room`` may start.
 
-    ``turns`` says of each whether it comes back at its turn in the line, as the first ones do. ``own`` is the block of
-    one that has come too late for its slot: that is moved if it is the last. Returns a block for the first items, when
-    the others come back (``None``: at once, only room is missing), and the bucket if it has changed.
+    ``turns`` says of each whether it comes back at its turn in the line, as the first ones do. ``unused`` are slots of
+    items that have come too late for them. Returns the slots of the first items, when the others come back (``None``:
+    at once, only room is missing), and the bucket if it has changed.
 
     The line covers the next minute. Items behind it look again after a minute, and get a turn then: so a line that
     items have left heals by itself.
     """
-    planned, usable = _find_first(bucket, pace, own), now - pace.tolerance
-    first = max(planned, usable)
+    planned = find_free(bucket, pace, unused)
+    first = max(planned, now - pace.tolerance + pace.lead)
     # One that comes early after late starts keeps its turn. Before a slot is over the next one is not taken, or else
-    # the former could not be moved; and an item without a turn takes none for which another one is to come.
+    # the former could not be used again; and an item without a turn takes none for which another one is to come.
     soon = now + min(pace.ahead, max(pace.early, pace.interval * SOON_SHARE))
     limits = [soon if has_turn else now + pace.early for has_turn in turns]
-    number = 0
-    while number < min(room, len(turns)) and first + number * pace.interval <= limits[number]:
-        number += 1
-    # A slot that is used at once may be used for as long as the process needs to get ready.
-    until = max(first, usable + pace.lead) + number * pace.interval + pace.slack_of(number)
-    block = Block(first, until, pace) if number else None
-    free, end, step = first if block is None else block.end, now + MAX_PUT_OFF_MS, pace.interval + pace.slack_of(1)
+    slots: list[float] = []
+    free, end = first, now + MAX_PUT_OFF_MS
+    while len(slots) < min(room, len(turns)) and free <= limits[len(slots)]:
+        slots.append(free)
+        free = first + len(slots) * pace.interval
     later = -math.inf
-    if bucket is not None and bucket.interval == pace.interval and bucket.later <= end + step:
+    if bucket is not None and bucket.interval == pace.interval and bucket.later <= end + pace.interval:
         later = bucket.later + max(first - planned, 0.0)  # what comes late moves the slots of the whole line
-    turn, is_changed, put_offs = free - pace.early, block is not None, list[PutOff | None]()
-    for has_turn, limit in zip(turns[number:], limits[number:], strict=True):
+    turn, is_changed, put_offs = free - pace.early, bool(slots), list[PutOff | None]()
+    for has_turn, limit in zip(turns[len(slots) :], limits[len(slots) :], strict=True):
         if free <= limit:
             put_offs.append(None)
         elif has_turn:
             put_offs.append(PutOff(min(turn, end), True))
-            turn += step
+            turn += pace.interval
         elif (place := max(turn, later)) <= end:
             put_offs.append(PutOff(place, True))
-            later, is_changed = place + step, True
+            later, is_changed = place + pace.interval, True
         else:
             put_offs.append(PutOff(end, False))
-    return block, put_offs, Bucket(free, pace.interval, later) if is_changed else None
+    return slots, put_offs, Bucket(free, pace.interval, later) if is_changed else None
 
 
 class Slots:
-    """Slots that this process has taken and not used yet. Callers of several threads hold the limiter's lock."""
+    """Slots that this process has taken and not used yet, in their order. Its callers hold the limiter's lock."""
 
     def __init__(self) -> None:
-        self._blocks: deque[Block] = deque()
-        self._newest: Block | None = None
+        self._times: list[float] = []
 
-    def add(self, block: Block) -> None:
-        """Add a block that was taken now."""
-        self._blocks.append(block)
-        self._newest = block
+    def add(self, times: Sequence[float]) -> None:
+        """Add slots that were taken now, or are not given back."""
+        self._times = sorted([*self._times, *times])
 
-    def detach(self) -> Block | None:
-        """Take the newest block out, used up or not: while its end is moved, no slot of it may be used."""
-        newest, self._newest = self._newest, None
-        if newest is not None and newest in self._blocks:
-            self._blocks.remove(newest)
-        return newest
-
-    def restore(self, block: Block) -> None:
-        """Put a block back that was taken out."""
-        if block.number:
-            self._blocks.appendleft(block)
-        self._newest = self._newest or block
-
-    def count(self, until: float) -> int:
-        """Return the number of slots that can be used up to a time."""
-        number = 0
-        for block in self._blocks:
-            due = (until - block.next) / block.pace.interval + 1 if block.next <= until else 0
-            number += int(min(due, block.number))
-        return number
-
-    @property
-    def has_unused(self) -> bool:
-        """True if the newest block has slots that were not used."""
-        return self._newest is not None and self._newest in self._blocks
+    def count(self, since: float, until: float) -> int:
+        """Return the number of slots between two times."""
+        return sum(since <= time <= until for time in self._times)
 
     def first(self) -> float:
         """Return the time of the first slot; infinite without any."""
-        return min((block.next for block in self._blocks), default=math.inf)
+        return self._times[0] if self._times else math.inf
 
-    def use(self, now: float, n: int = 1) -> float:
-        """Use ``n`` slots now; returns 0, or the milliseconds until that is possible, infinite if there are too few.
+    def remove_until(self, end: float) -> list[float]:
+        """Remove the slots before a time, and return them."""
+        removed = [time for time in self._times if time < end]
+        self._times = self._times[len(removed) :]
+        return removed
 
-        A start that is later than the tolerance of its slot moves the other slots of the block; slots that are moved
-        behind its end are lost.
+    def use(self, since: float, now: float, n: int) -> float:
+        """Use ``n`` slots after ``since``; returns 0, or the milliseconds until ``now`` is late enough for the last.
+
+        Infinite if there are too few.
         """
-        used: list[tuple[Block, float]] = []
-        for block in list(self._blocks):
-            slot = max(block.next, now - block.pace.tolerance)
-            last = block.end - block.pace.interval + ROUNDING_MS
-            if slot > last:
-                self._blocks.remove(block)
-                continue
-            while slot <= last and len(used) < n:
-                used.append((block, slot))
-                slot += block.pace.interval
-        if len(used) < n:
+        usable = [time for time in self._times if time >= since]
+        if len(usable) < n:
             return math.inf
-        if used[-1][1] > now + ROUNDING_MS:
-            return used[-1][1] - now
-        for block, slot in used:
-            block.next = slot + block.pace.interval
-            if not block.number and block in self._blocks:
-                self._blocks.remove(block)
+        if usable[n - 1] > now + ROUNDING_MS:
+            return usable[n - 1] - now
+        self._times = [*(time for time in self._times if time < since), *usable[n:]]
         return 0.0
-
-    def clear(self) -> None:
-        """Forget all slots: the rate has changed."""
-        self._blocks.clear()
-        self._newest = None
 
 
 # --- keys of rates -------------------------------------------------------------------------------

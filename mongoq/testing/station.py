@@ -18,7 +18,7 @@ from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
-from mongoq.model.rate import Block, Pace
+from mongoq.model.rate import Pace
 from mongoq.protocol.coordination.limits import bucket_id
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
@@ -31,8 +31,7 @@ from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
-from mongoq.worker.threads.keyed_rates import KeyedRates
-from mongoq.worker.threads.limiter import find_pace
+from mongoq.worker.threads.limiter import KeyedRates, find_pace
 
 T = TypeVar("T")
 
@@ -156,14 +155,13 @@ class VirtualStation:
             return self._claim(n)
         if self.consumer.rate_key is not None:
             return self._claim_keyed(pace)
-        taken = self._take_slots(bucket_id(self.consumer.name), pace, min(n, pace.max_together))
-        if not isinstance(taken, tuple):
+        broker, bucket, most = self._context.broker, bucket_id(name), min(n, pace.max_together)
+        slots = self._queue._run_given(take_slots, broker, bucket, pace, most)
+        if not isinstance(slots, list):
             return []
-        block, _ = taken
-        items = self._claim(block.number)
-        block.next += len(items) * pace.interval
-        if block.number:
-            self._queue._run_given(give_back_slots, self._context.broker, bucket_id(self.consumer.name), block)
+        items = self._claim(len(slots))
+        if unused := slots[len(items) :]:
+            self._queue._run_given(give_back_slots, broker, bucket, pace, unused)
         return items
 
     def _claim_keyed(self, pace: Pace) -> list[Item[Any]]:
@@ -179,9 +177,6 @@ class VirtualStation:
             if kept:
                 return kept
         return []
-
-    def _take_slots(self, bucket: str, pace: Pace, n: int) -> tuple[Block, bool] | float:
-        return self._queue._run_given(take_slots, self._context.broker, bucket, pace, n)
 
     def _claim(self, n: int) -> list[Item[Any]]:
         if n > 1:

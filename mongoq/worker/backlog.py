@@ -77,6 +77,9 @@ class Lease:
     until: datetime
     is_extended: bool = False
 
+    def extend_to(self, until: datetime) -> None:
+        self.until, self.is_extended = until, True
+
 
 class Backlog:
     """Items that a consumer holds, from claim to settlement; shared by the threads or tasks of one consumer loop.
@@ -120,6 +123,8 @@ class Backlog:
         self.closed, self.claiming = False, True
         self.outcomes: list[ItemOutcome] = []
         self.running: set[HandlerCall] = set()
+        self._unsettled = consumer.context.broker.unsettled
+        self._settled_by_handlers: set[Any] = set()
         self.idle: dict[WakeEvent, None] = {}
 
     @property
@@ -141,7 +146,7 @@ class Backlog:
         with self._lock:  # an item that begins to run at this moment is in one of them
             return len(self._waiting) + sum(len(run.items) for run in self.running)
 
-    def set_limit(self, is_limited: bool, max_call: int | None) -> None:
+    def set_limit(self, *, is_limited: bool, max_call: int | None) -> None:
         """Follow the limits of the queue; ``max_call`` is the number of items that one call may take."""
         self.is_limited, self._max_call = is_limited, min(self._size, max_call or self._size)
 
@@ -171,8 +176,8 @@ class Backlog:
             now, waiting = time.monotonic(), len(self._waiting)
             if self.closed or self.is_stuck or self._count_unsettled() > self._max_unsettled:
                 return 0
-            if self.is_probing:
-                return self._probe_room(now)
+            if self._breaker is not None and self._breaker.is_open:
+                return int(not self._held and not self._breaker.pause(now))
             if self.is_limited:
                 wanted = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
             else:
@@ -196,10 +201,6 @@ class Backlog:
             self._is_full = False
         elif self._waiting and age > SLOW_SECONDS:
             self._prefetch, self._claimed_at = max(self._prefetch // 2, self._size), now
-
-    def _probe_room(self, now: float) -> int:
-        assert self._breaker is not None
-        return int(not self._held and not self._breaker.pause(now))
 
     def room_left(self, n: int) -> int:
         """Return how many of ``n`` items a claim that has waited may still take: others may have been handed over."""
@@ -254,8 +255,8 @@ class Backlog:
         with self._lock:
             now, full = time.monotonic(), len(items) >= asked
             fitting = self._count_fitting(items)
-            if self.is_probing:  # maybe only since the claim began
-                fitting = min(fitting, self._probe_room(now))
+            if self._breaker is not None and self._breaker.is_open:  # maybe only since the claim began
+                fitting = min(fitting, int(not self._held and not self._breaker.pause(now)))
             if self.closed or back or self.is_stuck:
                 fitting = 0
             self._hold(items, lease)
@@ -336,21 +337,18 @@ class Backlog:
         """
         if self._breaker is None or run.abandoned:
             return outcomes
+        judged = list(outcomes)
         with self._lock:
-            return [self._judge(run, *entry) for entry in zip(run.items, outcomes, strict=True)]
-
-    def _judge(self, run: HandlerCall, item: Item[Any], outcome: ResolvedOutcome) -> ResolvedOutcome:
-        assert self._breaker is not None
-        key = id_key(item.id)
-        if key in run.lost or isinstance(outcome, Release | Later) or (isinstance(outcome, Failed) and outcome.halts):
-            return outcome
-        if not isinstance(outcome, Failed):
-            self._breaker.record_success()
-            return outcome
-        rest = self._breaker.record_failure(key, time.monotonic())
-        if rest is None:
-            return outcome
-        return replace(outcome, delay=max(duration(outcome.delay, "delay"), timedelta(seconds=rest)), counted=False)
+            for place, (item, outcome) in enumerate(zip(run.items, outcomes, strict=True)):
+                key = id_key(item.id)
+                if key in run.lost or isinstance(outcome, Release | Later):
+                    continue
+                if not isinstance(outcome, Failed):
+                    self._breaker.record_success()
+                elif not outcome.halts and (rest := self._breaker.record_failure(key, time.monotonic())) is not None:
+                    delay = max(duration(outcome.delay, "delay"), timedelta(seconds=rest))
+                    judged[place] = replace(outcome, delay=delay, counted=False)
+        return judged
 
     def finish(self, run: HandlerCall, outcomes: Sequence[ResolvedOutcome]) -> bool:
         """Record the outcomes of a call that has ended; returns whether they still counted."""
@@ -418,11 +416,12 @@ class Backlog:
         with self._lock:
             self.outcomes[:0] = outcomes
 
-    def drop(self, items: Iterable[Item[Any]]) -> None:
+    def drop(self, items: Sequence[Item[Any]]) -> None:
         """Drop items that were settled or lost."""
         with self._lock:
             for item in items:
                 self._drop(item)
+        self.forget_settled(items)
         if not self.fetch_event.was_set:
             self.fetch_event.set()
 
@@ -460,6 +459,34 @@ class Backlog:
     def _release(self, items: Iterable[Item[Any]]) -> None:
         self.outcomes += [(item, Release()) for item in items]
 
+    # --- items that handlers settle themselves ---------------------------------------------------
+
+    # The worker has lost the reservation of such an item as well, and does not log that as a loss.
+
+    def watch(self, run: HandlerCall) -> None:
+        """Begin to watch whether a handler settles the items of its call itself, perhaps in a transaction."""
+        if not run.pops:
+            self._unsettled.update(map(reservation_key, run.items))
+
+    def record_settled(self, run: HandlerCall) -> None:
+        """Record the items that the handler of a call that has ended has settled."""
+        for key in () if run.pops else map(reservation_key, run.items):
+            tentative = self._consumer.queue._sessions.take_tentative(key)
+            if key not in self._unsettled or (tentative is not None and tentative.committed is not False):
+                self._settled_by_handlers.add(key)
+            self._unsettled.discard(key)
+
+    def is_settled_by_handler(self, item: Item[Any], *, is_lost: bool = False) -> bool:
+        """Return whether a handler has settled an item; one that is lost while it runs, perhaps in a transaction."""
+        key = reservation_key(item)
+        if is_lost and (key not in self._unsettled or self._consumer.queue._sessions.has_tentative(key)):
+            self._settled_by_handlers.add(key)
+        return key in self._settled_by_handlers
+
+    def forget_settled(self, items: Iterable[Item[Any]]) -> None:
+        if self._settled_by_handlers:
+            self._settled_by_handlers.difference_update(map(reservation_key, items))
+
     # --- leases ----------------------------------------------------------------------------------
 
     def leases_to_extend(
@@ -472,10 +499,6 @@ class Backlog:
                 ids.setdefault(lease, []).append(item.id)
         due = [lease for lease in ids if lease.until - now < lease.length * share]
         return [(lease, ExtendedItems(lease.token, ids[lease], lease.length)) for lease in due]
-
-    def set_lease_end(self, lease: Lease, until: datetime) -> None:
-        with self._lock:
-            lease.until, lease.is_extended = until, True
 
     def split_leases(self, items: Iterable[Item[Any]]) -> None:
         """Give items that a handler has extended leases of their own."""

@@ -192,7 +192,7 @@ def consumer(
         raise ArgumentInvalid("on_timeout", f"{on_timeout!r} needs a max_time; give both, or none")
     if on_timeout == "cancel" and not asynchronous:
         hint = "a thread cannot be cancelled; take on_timeout='release', or make it a coroutine function"
-        raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
+        raise ArgumentInvalid("on_timeout", f"{label_of(handler)} is a plain function, and {hint}")
     if rate_key is not None and batch is not None:
         raise ArgumentInvalid("rate_key", "the items of a batch start together; give batch= or rate_key=, not both")
     return Consumer(
@@ -252,14 +252,14 @@ def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a function, not {type(handler).__name__}")
     if is_function(inspect.isgeneratorfunction, handler) or is_function(inspect.isasyncgenfunction, handler):
-        raise ArgumentInvalid("handler", f"{_name(handler)} is a generator, which would run nothing; return instead")
+        raise ArgumentInvalid("handler", f"{label_of(handler)} is a generator, which would run nothing; return instead")
     asynchronous = is_function(inspect.iscoroutinefunction, handler)
     if asynchronous and not coroutines:
         hint = (
             "an AsyncWorker runs it, or start_async and drain_async of its pipeline; here it is to be a plain function"
         )
-        raise ArgumentInvalid("handler", f"{_name(handler)} is a coroutine function; {hint}")
-    expected = f"{_name(handler)} is to take (payload) or (payload, job), and nothing else"
+        raise ArgumentInvalid("handler", f"{label_of(handler)} is a coroutine function; {hint}")
+    expected = f"{label_of(handler)} is to take (payload) or (payload, job), and nothing else"
     with_job = takes_job(handler, 1, expected=expected)
     _warn_of_other_names(handler, with_job=with_job)
     return asynchronous, with_job
@@ -273,11 +273,11 @@ def _warn_of_other_names(handler: Callable[..., Any], *, with_job: bool) -> None
         return
     if first.name == "job" and first.annotation is first.empty:
         text = "handler %s gets the payload as its argument 'job'; the job is a second argument: (payload, job)"
-        logger.warning(text, _name(handler))
+        logger.warning(text, label_of(handler))
     second = others[0] if others and with_job else None
     if second and second.name.strip("_") not in ("", "job") and second.annotation is second.empty:
         text = "handler %s gets the job as its argument %r; call it job, or take the payload as one argument"
-        logger.warning(text, _name(handler), second.name)
+        logger.warning(text, label_of(handler), second.name)
 
 
 def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> bool:
@@ -308,5 +308,5 @@ def _full_name(handler: Any) -> str:
     return f"{module}.{named.__qualname__}"
 
 
-def _name(handler: Any) -> str:
+def label_of(handler: Any) -> str:
     return getattr(handler, "__qualname__", None) or type(handler).__name__

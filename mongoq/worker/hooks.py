@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.worker.consumer import Consumer, Handler
+from mongoq.worker.consumer import Consumer, Handler, label_of
 from mongoq.worker.outcome_resolver import is_function, resolve_result
 from mongoq.worker.run_context import ForkGuard
 
@@ -30,7 +30,7 @@ def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
         return consumer
     for hook in hooks if not consumer.asynchronous else ():
         if is_asynchronous(hook):
-            problem = f"{_name(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
+            problem = f"{label_of(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
             hint = "make the handler a coroutine function, or the context manager a plain one"
             raise ArgumentInvalid("around", f"{problem} is a plain function; {hint}")
     handler = _hook_coroutine(consumer, hooks) if consumer.asynchronous else _hook_plain(consumer, hooks)
@@ -46,20 +46,20 @@ def check_hook(hook: Any, *, coroutines: bool) -> None:
     if not callable(hook):
         raise ArgumentInvalid("around", f"a function from the job to a context manager, not {type(hook).__name__}")
     if is_function(inspect.isgeneratorfunction, hook):
-        raise ArgumentInvalid("around", f"{_name(hook)} is a generator; decorate it with contextlib.contextmanager")
+        raise ArgumentInvalid("around", f"{label_of(hook)} is a generator; decorate it with contextlib.contextmanager")
     if is_function(inspect.isasyncgenfunction, hook):
         hint = "decorate it with contextlib.asynccontextmanager"
-        raise ArgumentInvalid("around", f"{_name(hook)} is an asynchronous generator; {hint}")
+        raise ArgumentInvalid("around", f"{label_of(hook)} is an asynchronous generator; {hint}")
     if is_function(inspect.iscoroutinefunction, hook):
         hint = "let it return a context manager, and decorate a generator with contextlib.asynccontextmanager"
-        raise ArgumentInvalid("around", f"{_name(hook)} is a coroutine function; {hint}")
+        raise ArgumentInvalid("around", f"{label_of(hook)} is a coroutine function; {hint}")
     if not coroutines and is_asynchronous(hook):
         hint = "this worker runs threads and takes plain ones; an AsyncWorker takes both"
-        raise ArgumentInvalid("around", f"{_name(hook)} makes asynchronous context managers; {hint}")
+        raise ArgumentInvalid("around", f"{label_of(hook)} makes asynchronous context managers; {hint}")
     try:
         inspect.signature(hook).bind(None)
     except TypeError:
-        raise ArgumentInvalid("around", f"{_name(hook)} is to take the job, and nothing else") from None
+        raise ArgumentInvalid("around", f"{label_of(hook)} is to take the job, and nothing else") from None
     except ValueError:  # some functions written in C have no signature
         pass
 
@@ -115,7 +115,3 @@ def _resolve(consumer: Consumer, job: Any, returned: Any) -> Any:
     if job._outcomes is None:  # the innermost one does it
         job._outcomes, job.returned = resolve_result(consumer, job.items, returned)
     return job.returned
-
-
-def _name(hook: Any) -> str:
-    return getattr(hook, "__qualname__", None) or type(hook).__name__

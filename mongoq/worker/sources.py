@@ -22,7 +22,7 @@ from mongoq.model.encoding.error_text import spoken
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination.sources import Yielded, encode_record
-from mongoq.worker.consumer import LogErrors, check_range
+from mongoq.worker.consumer import LogErrors, check_range, label_of
 from mongoq.worker.failure_log import error_line
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.run_context import RunContext
@@ -103,7 +103,7 @@ def _check_handler(handler: Any, *, coroutines: bool) -> bool:
     """Check a handler, and return whether it is an async generator function."""
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a generator function, not {type(handler).__name__}")
-    name = getattr(handler, "__qualname__", None) or type(handler).__name__
+    name = label_of(handler)
     asynchronous = is_function(inspect.isasyncgenfunction, handler)
     if not (asynchronous or is_function(inspect.isgeneratorfunction, handler)):
         kind = "a coroutine function" if is_function(inspect.iscoroutinefunction, handler) else "a plain function"
@@ -210,7 +210,8 @@ class SourceReader:
 
     def _add(self, record: Any) -> None:
         """Check, encode and add a record, unless the reader was closed; ``ArgumentInvalid`` if it cannot be pushed."""
-        self._check_process()
+        if self._began_in is not None:
+            self._began_in.check()  # no runner takes the records of a child that the generator has forked
         if self._closed:
             return
         checked = encode_record(self._plan.queue._context, record)
@@ -226,15 +227,11 @@ class SourceReader:
     def _is_full(self) -> bool:
         return not self._closed and self._is_ahead_by(MAX_BATCHES_AHEAD)
 
-    def _check_process(self, error: BaseException | None = None) -> None:
-        """End a child process that the generator has forked: no runner takes its records there."""
-        if self._began_in is not None:
-            self._began_in.check(error)
-
     def _record_failure(self, error: BaseException, *, closing: bool = False) -> None:
         """Keep the error of a generator as the failure of the source; one after its end is only logged."""
         if not closing:
-            self._check_process(error)
+            if self._began_in is not None:
+                self._began_in.check(error)
             if not self._closed:
                 self.failure = error
                 return

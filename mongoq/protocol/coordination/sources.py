@@ -22,8 +22,8 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.clock import time_of
 from mongoq.model.encoding.ids import new_ids
-from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.join_state import qualify
 from mongoq.model.outcomes import Record
 from mongoq.model.sequence import check_sequence, topic_problem
@@ -42,7 +42,7 @@ from mongoq.protocol.coordination.document_lease import (
 )
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
-from mongoq.protocol.push.push import check_due, check_expires, check_headers, due_time, last_start
+from mongoq.protocol.push.push import Draft, check_due, check_expires, check_headers, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, with_place
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -63,19 +63,13 @@ class Yielded(NamedTuple):
     Attributes:
         wrapped: ``{"payload": payload}`` as BSON.
         position: position in the form to send.
-        priority: priority that the source gave.
-        delay: delay that the source gave.
-        headers: headers in the form to send.
-        sequence: sequence that the source gave.
+        draft: options of its push; the times are set when it is pushed.
         expires: how long the item may wait for its start, or until when; ``None`` for ever.
     """
 
     wrapped: bytes
     position: Any
-    priority: int
-    delay: Any
-    headers: Any
-    sequence: str | None = None
+    draft: Draft
     expires: timedelta | datetime | None = None
 
 
@@ -95,84 +89,52 @@ def encode_record(context: QueueContext[Any], record: Any) -> Yielded:
     sequence = None if record.sequence is None else check_sequence(record.sequence)
     wrapped, priority = context.codec.wrap(record.payload), checked_priority(record.priority)
     expires = check_expires(context.broker.clock, record.expires, record.delay, None)
-    return Yielded(wrapped, position, priority, record.delay, headers, sequence, expires)
+    draft = Draft(delay=record.delay, priority=priority, headers=headers, sequence=sequence)
+    return Yielded(wrapped, position, draft, expires)
 
 
 class EncodedRecord(NamedTuple):
-    """An envelope in the form to send, with the fields that are recorded after the push.
-
-    Attributes:
-        queue: name of the queue.
-        priority: priority of the item.
-        when: time when it is due.
-        document: the envelope.
-        sequence: sequence at whose end it takes its place when it is pushed.
-    """
+    """An envelope in the form to send, with its queue and the options that are recorded after the push."""
 
     queue: str
-    priority: int
-    when: datetime
+    draft: Draft
     document: RawBSONDocument
-    sequence: str | None = None
 
 
-def _encode_copies(
-    context: QueueContext[Any], batch: Sequence[Yielded], queues: Sequence[str]
+def _encode(
+    context: QueueContext[Any], batch: Sequence[Yielded], bound: Sequence[str] | None
 ) -> tuple[Sequence[Yielded], list[EncodedRecord]]:
-    """Return the first records that fit one transaction with a copy for each queue of a topic, and these copies."""
-    if any(record.sequence is not None for record in batch):
-        raise ArgumentInvalid("sequence", topic_problem(context.name))
+    """Return the records to push in one transaction, and their envelopes, of a topic one for each bound queue."""
+    if bound is not None:
+        if any(record.draft.sequence is not None for record in batch):
+            raise ArgumentInvalid("sequence", topic_problem(context.name))
+        batch = _cut_for_transaction(batch, len(bound))
+    broker, encoded = context.broker, list[EncodedRecord]()
+    at = broker.clock.now()
+    for record, raw in zip(batch, new_ids(len(batch)), strict=True):
+        draft, id = record.draft, ObjectId(raw)
+        draft.stamp(broker.clock, None)
+        if record.expires is not None:  # a time that is over is no error: the first claim settles the item
+            draft.start_by = last_start(broker.clock, record.expires, None)
+        if bound is None:
+            encoded.append(EncodedRecord(context.name, draft, draft.encode(context, id, record.wrapped)))
+            continue
+        envelope = draft.document(context, id, None)
+        copies = [copy_for_queue(broker, envelope, record.wrapped, queue, at) for queue in bound]
+        encoded += [EncodedRecord(copy.queue, draft, copy.document) for copy in copies]
+    return batch, encoded
+
+
+def _cut_for_transaction(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
+    """Return the first records that fit one transaction with a copy for each of so many queues."""
     size = 0
     for place, record in enumerate(batch):
-        headers = 0 if record.headers is None else len(record.headers.raw)
-        size += (ENVELOPE_BYTES + len(record.wrapped) + headers) * len(queues)
-        if size > MAX_TRANSACTION_BYTES or (place + 1) * len(queues) > MAX_COPIES:
+        size += (ENVELOPE_BYTES + record.draft.size(record.wrapped)) * queues
+        if size > MAX_TRANSACTION_BYTES or (place + 1) * queues > MAX_COPIES:
             if place == 0:  # not even one record fits: no smaller batch can help
-                raise PayloadTooLarge(f"payload for {len(queues)} queues", size, MAX_TRANSACTION_BYTES)
-            batch = batch[:place]
-            break
-    broker, at = context.broker, context.broker.clock.now()
-    envelopes = [_envelope(context, record, id) for record, id in zip(batch, new_ids(len(batch)), strict=True)]
-    copies = []
-    for queue in queues:
-        for record, envelope in zip(batch, envelopes, strict=True):
-            document = copy_for_queue(broker, envelope, record.wrapped, queue, at).document
-            copies.append(EncodedRecord(queue, record.priority, envelope["when"], document))
-    return batch, copies
-
-
-def _encode(context: QueueContext[Any], batch: Sequence[Yielded]) -> list[EncodedRecord]:
-    """Return envelopes for the queue itself.
-
-    Records without delay, headers and ``expires`` differ only in id, payload and priority. They share one encoded
-    stencil for each priority.
-    """
-    stencils: dict[Any, tuple[Stencil, datetime]] = {}
-    encoded = []
-    for record, id in zip(batch, new_ids(len(batch)), strict=True):
-        is_plain = record.delay is None and record.headers is None and record.expires is None
-        key = record.priority if is_plain else id
-        if key not in stencils:
-            envelope = _envelope(context, record, id)
-            stencils[key] = Stencil(context.broker.encoding, envelope), envelope["when"]
-        stencil, when = stencils[key]
-        document = stencil.envelope(id, record.wrapped)
-        encoded.append(EncodedRecord(context.name, record.priority, when, document, record.sequence))
-    return encoded
-
-
-def _envelope(context: QueueContext[Any], record: Yielded, id: bytes) -> dict[str, Any]:
-    clock = context.broker.clock
-    return new_envelope(
-        context.name,
-        None,
-        id=ObjectId(id),
-        when=due_time(clock, record.delay, None),
-        priority=record.priority,
-        headers=record.headers,
-        once=None,
-        start_by=None if record.expires is None else last_start(clock, record.expires, None),
-    )
+                raise PayloadTooLarge(f"payload for {queues} queues", size, MAX_TRANSACTION_BYTES)
+            return batch[:place]
+    return batch
 
 
 def source_id(pipeline: str, name: str) -> str:
@@ -222,9 +184,8 @@ async def push_records(context: QueueContext[Any], tenure: SourceLease, batch: S
     """
     broker = context.broker
     await ensure_ready_to_push(context)
-    bound = broker.topics.bound.get(context.name)
-    part, encoded = (batch, _encode(context, batch)) if bound is None else _encode_copies(context, batch, bound)
-    if any(record.sequence is not None for record in part):
+    part, encoded = _encode(context, batch, broker.topics.bound.get(context.name))
+    if any(record.draft.sequence is not None for record in part):
         await ensure_ready_to_enter(broker, [context.name], joined=False)
     attempt = partial(_attempt, broker, tenure, len(part), part[-1].position, encoded)
     promoted: list[Promoted] = []
@@ -238,9 +199,9 @@ async def push_records(context: QueueContext[Any], tenure: SourceLease, batch: S
     tenure.pushed += len(part)
     tenure.position = broker.encoding.decode_sendable(part[-1].position)
     # A blocked item counts as if it were due: at most, a claim looks for it in vain.
-    numbers = Counter((copy.queue, copy.priority, copy.when) for copy in encoded)
-    for (queue, priority, when), number in numbers.items():
-        broker.record_put(queue, when, priority, number=number)
+    numbers = Counter((copy.queue, copy.draft.priority, copy.draft.at) for copy in encoded)
+    for (queue, priority, at), number in numbers.items():
+        broker.record_put(queue, time_of(at), priority, number=number)
     record_promoted(broker, promoted)
     return len(part)
 
@@ -255,11 +216,12 @@ async def _attempt(
     filter = {**under(tenure), "pushed": tenure.pushed}
     if not (await perform(Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched))):
         raise _Unmatched
-    entries = await enter_all(broker, [(copy.queue, copy.sequence) for copy in encoded if copy.sequence])
+    places = [(copy.queue, copy.draft.sequence) for copy in encoded if copy.draft.sequence is not None]
+    entries = await enter_all(broker, places)
     documents = [
         copy.document
-        if copy.sequence is None
-        else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.sequence]))
+        if copy.draft.sequence is None
+        else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.draft.sequence]))
         for copy in encoded
     ]
     for chunk in chunks(documents, lambda document: len(document.raw)):

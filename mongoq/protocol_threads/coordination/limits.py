@@ -19,7 +19,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.clock import VirtualClock, milliseconds
 from mongoq.model.limits import PermitHolder, QueueLimits, make_limits, plan_permits
 from mongoq.model.process import dice
-from mongoq.model.rate import Block, Pace, PutOff, share_slots, take_block
+from mongoq.model.rate import Pace, PutOff, find_free, share_slots, take_free
 from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
 from mongoq.protocol.command import Command, Duplicate, has_matched, number_matched
@@ -31,7 +31,6 @@ from mongoq.protocol.coordination.limits import (
     REQUEST_LEASE,
     Document,
     LimitContended,
-    PermitRequest,
     Permits,
     T,
     _bucket,
@@ -89,24 +88,37 @@ def change_document(
 
 
 def take_permits(
-    broker: BrokerContext, queue: str, request: PermitRequest, known: Document | None = None
+    broker: BrokerContext,
+    queue: str,
+    by: str,
+    *,
+    limit: int,
+    occupied: int,
+    wanted: int,
+    lease: timedelta,
+    holds: bool,
+    known: Document | None = None,
 ) -> tuple[Permits, Document | None]:
-    """Take as many permits as the worker may have, extend their lease, or leave a request for some."""
+    """Take as many permits as a worker may have, extend their lease, or leave a request for some.
+
+    The worker has ``occupied`` items now, and could use ``wanted`` permits for them and more; it ``holds`` some already
+    as far as it knows.
+    """
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
-        mine, others = _read_holders(document, request.by, now)
-        lost = request.holds and (mine is None or mine.number == 0)
+        mine, others = _read_holders(document, by, now)
+        lost = holds and (mine is None or mine.number == 0)
         # Runs whose permits are lost have no claim to others: their items are lost as well.
-        occupied = 0 if lost else request.occupied
-        wanted = max(request.wanted, occupied)
-        plan = plan_permits(request.limit, others, mine, occupied=occupied, wanted=wanted, now=now)
-        number = 0 if lost else plan.number
-        keeps_turn = mine is not None and (mine.number > 0) == (number > 0)
-        since = plan.since if keeps_turn else now
-        until = now + (request.lease if number else REQUEST_LEASE)
+        running = 0 if lost else occupied
+        asked = max(wanted, running)
+        number, since = plan_permits(limit, others, mine, occupied=running, wanted=asked, now=now)
+        number = 0 if lost else number
+        if mine is None or (mine.number > 0) != (number > 0):  # its turn begins, or ends
+            since = now
         if number == 0 and mine is not None and mine.number == 0 and mine.until - now > REQUEST_LEASE / 2:
             return None, Permits(0, mine.until, lost)  # the request stands
-        changed = PermitHolder(request.by, number, wanted, since, until)
+        until = now + (lease if number else REQUEST_LEASE)
+        changed = PermitHolder(by, number, asked, since, until)
         return _holders_update([*others, changed], now), Permits(number, until, lost)
 
     return change_document(broker, LIMIT_PREFIX + queue, change, known)
@@ -130,11 +142,6 @@ def keep_permits(
         return _holders_update([*others, kept], now), Permits(number, kept.until)
 
     return change_document(broker, LIMIT_PREFIX + queue, change, known)
-
-
-def read_document(broker: BrokerContext, queue: str) -> Document | None:
-    """Read the document of the permits of a queue, as ``take_permits`` may be given it (``find`` by ``_id``)."""
-    return find_one(broker, {"_id": LIMIT_PREFIX + queue})
 
 
 def read_limits(context: QueueContext[Any]) -> QueueLimits:
@@ -170,38 +177,33 @@ def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> di
 # --- slots ---------------------------------------------------------------------------------------
 
 
-def take_slots(
-    broker: BrokerContext, id: str, pace: Pace, n: int, own: Block | None = None
-) -> tuple[Block, bool] | float:
-    """Take up to ``n`` slots of a bucket (``find`` and ``update``), as ``take_block`` does.
+def take_slots(broker: BrokerContext, id: str, pace: Pace, n: int, unused: Sequence[float] = ()) -> list[float] | float:
+    """Take up to ``n`` slots of a bucket (``find`` and ``update``), as ``take_free`` does.
 
     A crash after it leaves the slots unused: no other process gets them.
     """
 
-    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, tuple[Block, bool] | float]:
-        taken = take_block(_bucket(document), pace, milliseconds(now), n, own)
-        if not isinstance(taken, tuple):
-            return None, taken
-        return _bucket_fields(taken[0].end, pace, now), taken
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[float] | float]:
+        taken = take_free(_bucket(document), pace, milliseconds(now), n, unused)
+        return _bucket_fields(taken[-1] + pace.interval, pace, now) if isinstance(taken, list) else None, taken
 
     taken, _ = change_document(broker, id, change)
     return taken
 
 
-def give_back_slots(broker: BrokerContext, id: str, own: Block) -> bool:
-    """Give the unused slots of a block back, if no process has taken later ones (``find`` and ``update``).
+def give_back_slots(broker: BrokerContext, id: str, pace: Pace, unused: Sequence[float]) -> list[float]:
+    """Give unused slots back that no process has taken later ones than (``find`` and ``update``); return the others."""
 
-    Returns whether it has; otherwise they are lost.
-    """
-
-    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, bool]:
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[float]]:
         bucket = _bucket(document)
-        if bucket is None or bucket.next != own.end:
-            return None, False
-        return _bucket_fields(own.next, own.pace, now), True
+        if bucket is None or bucket.interval != pace.interval:
+            return None, list(unused)
+        free = find_free(bucket, pace, unused)
+        fields = _bucket_fields(free, pace, now) if free < bucket.next else None
+        return fields, [slot for slot in unused if slot < free]
 
-    is_back, _ = change_document(broker, id, change)
-    return is_back
+    kept, _ = change_document(broker, id, change)
+    return kept
 
 
 def share_key_slots(
@@ -211,20 +213,20 @@ def share_key_slots(
     turns: Sequence[bool],
     *,
     room: int,
-    own: Block | None = None,
+    unused: Sequence[float] = (),
     known: Document | None = None,
-) -> tuple[Block | None, list[PutOff | None]]:
+) -> tuple[list[float], list[PutOff | None]]:
     """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
-        block, put_offs, bucket = share_slots(_bucket(document), pace, milliseconds(now), turns, room=room, own=own)
-        fields = None
-        if bucket is not None:
-            line = {"later": bucket.later} if math.isfinite(bucket.later) else {}
-            fields = {**_bucket_fields(bucket.next, pace, now), **line}
-        return fields, (block, put_offs)
+        bucket = _bucket(document)
+        slots, put_offs, changed = share_slots(bucket, pace, milliseconds(now), turns, room=room, unused=unused)
+        if changed is None:
+            return None, (slots, put_offs)
+        line = {"later": changed.later} if math.isfinite(changed.later) else {}
+        return {**_bucket_fields(changed.next, pace, now), **line}, (slots, put_offs)
 
-    shared: tuple[Block | None, list[PutOff | None]]
+    shared: tuple[list[float], list[PutOff | None]]
     shared, _ = change_document(broker, id, change, known)
     return shared
 

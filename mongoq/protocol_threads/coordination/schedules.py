@@ -12,7 +12,8 @@ pushes the same id, which inserts nothing, and goes on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -47,16 +48,16 @@ from mongoq.protocol.command import Command, ReplyLost, has_matched, number_matc
 from mongoq.protocol.coordination.schedules import (
     FRESH_SECONDS,
     MAX_SCHEDULES,
+    OWN_CODE,
     PAGE,
     UNREAD,
-    DueSchedules,
+    UNSEEN,
     NotHere,
-    Ticked,
     _at,
     _Changed,
-    _report_higher_version,
-    _report_lost,
+    _is_older,
     _warn,
+    _warn_once,
     logger,
     make_payload,
 )
@@ -106,14 +107,13 @@ def _try_define(broker: BrokerContext, definition: Definition) -> datetime | Non
         if first is None:
             _warn(definition.name, "never ticks: %s lies in the past", definition.timetable)
         return first
-    version, due = document.get("version"), document.get("next")
+    due = document.get("next")
     due = due if isinstance(due, datetime) else None
-    if isinstance(version, int) and version > definition.version:
-        # Once in a process: each of its brokers defines the schedule.
-        _report_higher_version(broker, definition, version)
+    if _is_older(broker, definition, document):
         return due
     # One that is due already may be a tick of a former definition; when it is made, its process looks at the rules.
-    pending = due if due is None or due <= now else adapt_tick(definition.timetable, due, now)
+    is_due = due is not None and due <= now
+    pending = due if due is None or is_due else adapt_tick(definition.timetable, due, now)
     try:
         read_schedule(document)
         # Another program may have changed it by hand: then only its identity is worth keeping.
@@ -122,30 +122,24 @@ def _try_define(broker: BrokerContext, definition: Definition) -> datetime | Non
         keeps_dates = False
     if keeps_dates and pending == due and all(document.get(name) == fields[name] for name in ("version", "function")):
         changes = {"seen": now, "by": fields["by"], **({} if due is not None else end_fields(None, now))}
-        command = Command("update_one", {"filter": {"_id": definition.id}, "update": {"$set": changes}}, has_matched)
-        if not (retry_until_reply(command)):
+        if not _update({"_id": definition.id}, {"$set": changes}):
             raise _Changed  # it was removed since
         return due
-    return _replace(broker, definition, document, pending, fields, keeps_dates=keeps_dates)
-
-
-def _replace(
-    broker: BrokerContext,
-    definition: Definition,
-    document: Document,
-    pending: datetime | None,
-    fields: dict[str, Any],
-    *,
-    keeps_dates: bool,
-) -> datetime | None:
-    """Store a changed definition, or next tick, under the edition that was read (``update``); a pause stays."""
-    now = fields["seen"]
-    is_due = pending is not None and pending <= now
     following = pending if keeps_dates or is_due else definition.timetable.after(now)
-    edition = ObjectId()
-    changes = {**fields, "next": following, "edition": edition, **end_fields(following, now)}
+    fields |= {"next": following, **end_fields(following, now)}
     if is_due and not keeps_dates:
-        changes["former"] = following
+        fields["former"] = following
+    _replace(broker, definition, document, fields)
+    if not keeps_dates:
+        words = "has a new definition: %s, version %s"
+        _warn(definition.name, words, definition.timetable, definition.version)
+    return following
+
+
+def _replace(broker: BrokerContext, definition: Definition, document: Document, fields: dict[str, Any]) -> None:
+    """Store a changed definition, or next tick, under the edition that was read (``update``); a pause stays."""
+    edition = ObjectId()
+    changes = {**fields, "edition": edition}
     if not isinstance(document.get("identity"), ObjectId):
         changes["identity"] = ObjectId()
     # By ``$eq``: another program may have stored a document that is an operator.
@@ -153,15 +147,15 @@ def _replace(
     update: dict[str, Any] = {"$set": changes}
     if gone := {"start_within", "expires"} - changes.keys():
         update["$unset"] = dict.fromkeys(sorted(gone), "")
-    if not (retry_until_reply(Command("update_one", {"filter": filter, "update": update}, has_matched))):
+    if not _update(filter, update):
         # After a lost reply the update may be this very one.
         stored = find_one(broker, {"_id": definition.id}, {"edition": 1})
         if stored is None or stored.get("edition") != edition:
             raise _Changed
-    if not keeps_dates:
-        words = "has a new definition: %s, version %s"
-        _warn(definition.name, words, definition.timetable, definition.version)
-    return following
+
+
+def _update(filter: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+    return retry_until_reply(Command("update_one", {"filter": filter, "update": update}, has_matched))
 
 
 # --- what is logged ------------------------------------------------------------------------------
@@ -204,9 +198,9 @@ def _unknown(broker: BrokerContext, name: str) -> ScheduleUnknown:
 
 def set_schedule_paused(broker: BrokerContext, name: str, paused: bool) -> None:
     """Pause or resume a schedule (``update``); raises ``ScheduleUnknown``."""
-    arguments = {"filter": {"_id": SCHEDULE_PREFIX + queue_name(name, "name")}, "update": {"$set": {"paused": paused}}}
+    id = SCHEDULE_PREFIX + queue_name(name, "name")
     ensure_broker_ready(broker, write=True)
-    if not (retry_until_reply(Command("update_one", arguments, has_matched))):
+    if not _update({"_id": id}, {"$set": {"paused": paused}}):
         raise (_unknown(broker, name))
 
 
@@ -249,67 +243,73 @@ def run_schedule_now(broker: BrokerContext, name: str) -> ObjectId:
         context, payload = make_payload(broker, stored, tick)
     except (ScheduleUnreadable, NotHere) as error:
         raise ArgumentInvalid("name", f"schedule {name!r} cannot run: {error}") from error
-    options: dict[str, Any] = {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
-    options |= {"expires": stored.expires}
-    return push(context, payload, delay=None, when=None, id=None, once=None, **options)
+    return _push_item(context, payload, stored, tick)
 
 
 # --- of the processes that have them in their code ------------------------------------------------
 
 
-def refresh_seen(broker: BrokerContext) -> list[ScheduleRecord]:
-    """Note that this process has its schedules in its code; return those that none has (``find``).
+def note_own_schedules(broker: BrokerContext) -> None:
+    """Note that this process has its schedules in its code, and log those that none has, once each (``find``).
 
-    One ``update`` of many for each version. A definition of a lower version than the stored one does not count. The
-    same ``find`` shows which schedules of this process were removed or replaced by another program; each is logged
-    once.
+    One ``update`` of many for each version: a definition of a lower version than the stored one does not count.
     """
     ensure_broker_ready(broker, write=True)
-    own = list(broker.schedules.values())
     versions: dict[int, list[str]] = {}
-    for local in own:
+    for local in list(broker.schedules.values()):
         versions.setdefault(local.definition.version, []).append(local.definition.id)
     for version, ids in versions.items():
         filter = {"_id": {"$in": ids}, "version": version}
         update = {"$set": {"seen": broker.clock.now()}}  # not ``by``: another process may have defined it since
         retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
-    documents, now = (_find_all(broker)), broker.clock.now()
-    if len(documents) < MAX_SCHEDULES:  # else there may be more, so one that was not read need not be missing
-        _report_lost(broker, [local for local in own if local.is_stored], documents)
-    return [record for record in (to_record(document, now) for document in documents) if record.unseen]
+    for record in list_schedules(broker):
+        if record.unseen:
+            words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
+            _warn_once(broker, record.name + UNSEEN, words, record.seen)
 
 
-def read_editions(broker: BrokerContext) -> dict[str, Any]:
-    """Return the editions of the schedules that this process has in its code, by ``_id`` (``find`` by ``_id``).
+def check_own_schedules(broker: BrokerContext) -> None:
+    """Log which schedules of this process's code were removed, or have another definition by now, once each.
 
-    An edition that changes, or is missing, is a schedule that was changed or removed. Without such schedules there is
-    no command.
+    One ``find`` by ``_id``, none without such schedules. One that is missing because it never ticks again has expired.
     """
-    ids = [local.definition.id for local in list(broker.schedules.values()) if local.is_stored]
-    if not ids:
-        return {}
+    own = [local for local in list(broker.schedules.values()) if local.is_stored]
+    if not own:
+        return
     ensure_broker_ready(broker, write=False)
-    projection = {"edition": 1}
-    documents = find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=projection)
-    return {document["_id"]: document.get("edition") for document in documents}
-
-
-def report_changed(broker: BrokerContext, ids: Collection[str]) -> None:
-    """Log which of these schedules in this process's code were removed or replaced by another program (``find``)."""
-    own = [local for local in list(broker.schedules.values()) if local.is_stored and local.definition.id in ids]
-    if own:
-        filter = {"_id": {"$in": [local.definition.id for local in own]}}
-        documents = find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
-        _report_lost(broker, own, documents)
+    filter = {"_id": {"$in": [local.definition.id for local in own]}}
+    documents = find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
+    stored, now = {document["_id"]: document for document in documents}, broker.clock.now()
+    for local in own:
+        definition, document = local.definition, stored.get(local.definition.id)
+        key = definition.name + OWN_CODE
+        if broker.schedules.get(definition.name) is not local:
+            continue  # this process has removed or changed it itself, meanwhile
+        if document is None:
+            if definition.timetable.after(now) is None:
+                broker.schedules.pop(definition.name, None)
+                continue
+            words = "was removed; this process has it in its code, and makes it anew only when it starts again"
+            _warn_once(broker, key, words)
+        elif _is_older(broker, definition, document):
+            continue
+        elif document.get("digest") != definition.to_stored(broker.encoding)["digest"]:
+            record = to_record(document, now)
+            words = "has another definition than the code of this process: %s into queue %r, defined by %s; %s"
+            found = record.what or record.trouble, record.queue, record.where, f"here it is {definition.timetable}"
+            _warn_once(broker, key, words, *found)
+        else:
+            broker.schedule_troubles.pop(key, None)
 
 
 # --- ticks ---------------------------------------------------------------------------------------
 
 
-def find_due(broker: BrokerContext, within: timedelta) -> DueSchedules:
+def find_due(broker: BrokerContext, within: timedelta) -> tuple[list[Document], float]:
     """Find the schedules that tick within a time (``find`` by the prefix of ``_id``, for each 100 of them).
 
-    Pages go by ``_id``: however many cannot be ticked here, they hide no others.
+    Returns their documents, and the local seconds of the read. Pages go by ``_id``: however many cannot be ticked here,
+    they hide no others.
     """
     ensure_broker_ready(broker, write=True)
     until, read_at = broker.clock.now() + within, local_seconds()
@@ -319,13 +319,15 @@ def find_due(broker: BrokerContext, within: timedelta) -> DueSchedules:
         page = find_few(broker, filter, [("_id", 1)], PAGE, lenient=True)
         documents += page
         if len(page) < PAGE:
-            return DueSchedules(documents, read_at)
+            return documents, read_at
         filter = {**filter, "_id": {**filter["_id"], "$gt": page[-1]["_id"]}}
         filter["_id"].pop("$gte", None)
 
 
-def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> Ticked:
+def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> tuple[int, datetime | None]:
     """Push the items of the due ticks of a schedule, and go on to the next tick (``insert``, ``update`` for each).
+
+    Returns how many this process has made, and the next tick; ``None`` when there is none, or another process goes on.
 
     Raises:
         ScheduleUnreadable: another program has written the document, or a later mongoq.
@@ -336,7 +338,7 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
     stored = read_schedule(document)
     now, due = broker.clock.now(), stored.next
     if due is None or due > now:
-        return Ticked(0, due)
+        return 0, due
     # A tick of the former definition still comes, though it is none of the present one.
     first = due if document.get("former") == due else adapt_tick(stored.timetable, due, now)
     ticks, following = select_ticks(stored.timetable, first, now, stored.missed, stored.horizon)
@@ -350,24 +352,29 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
             read_at = local_seconds()
             filter = {**_at(stored, reached), "paused": {"$ne": True}}
             if (find_one(broker, filter, {"_id": 1})) is None:
-                return Ticked(made, None)
-        _push_tick(context, payload, stored, tick, onward)
+                return made, None
+        when = at + tick_delay(stored.identity, at, stored.jitter)
+        options: dict[str, Any] = {"when": when if stored.jitter and when > broker.clock.now() else None}
+        options |= {"id": tick_id(stored.identity, at), "once": stored.remember(at, onward)}
+        # A duplicate: a process that was killed has pushed it into the queue that the schedule had before a change.
+        with suppress(DuplicateItem):
+            _push_item(context, payload, stored, tick, **options)
         # After each one: a process that is killed leaves a single tick to be made again.
         changes: dict[str, Any] = {"next": onward, "last": at, **end_fields(onward, now)}
         if stored.source == "function":
             changes["seen"] = broker.clock.now()  # this process has it in its code
         state = _advance(stored, reached, changes)
         if state is None:
-            return Ticked(made, None)
+            return made, None
         if state.get("paused") is True:
-            return Ticked(made + 1, None)  # the other ticks wait for the end of the pause
+            return made + 1, None  # the other ticks wait for the end of the pause
         reached = at if onward is None else onward
     if not ticks and (_advance(stored, due, {"next": following, **end_fields(following, now)})) is None:
-        return Ticked(0, None)
+        return 0, None
     if now - first > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
         words = "schedule %r: its tick of %s came late, at %s; made %d"
         logger.warning(words, stored.name, first, now, len(ticks), extra=log_fields(queue=stored.queue))
-    return Ticked(len(ticks), following)
+    return len(ticks), following
 
 
 def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -380,20 +387,17 @@ def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any])
     return retry_until_reply(command)
 
 
-def _push_tick(
-    context: QueueContext[Any], payload: Any, stored: StoredSchedule, tick: Tick, following: datetime | None
-) -> None:
-    when = tick.at + tick_delay(stored.identity, tick.at, stored.jitter)
-    options: dict[str, Any] = {
-        "when": when if stored.jitter and when > context.broker.clock.now() else None,
-        "priority": stored.priority,
-        "headers": tick_headers(stored.headers, tick),
-        "expires": stored.expires,
-        "id": tick_id(stored.identity, tick.at),
-        "once": stored.remember(tick.at, following),
-    }
-    try:
-        push(context, payload, delay=None, **options)
-    except DuplicateItem:
-        # A process that was killed has pushed it into the queue that the schedule had before a change.
-        pass
+def _push_item(
+    context: QueueContext[Any],
+    payload: Any,
+    stored: StoredSchedule,
+    tick: Tick,
+    *,
+    when: datetime | None = None,
+    id: ObjectId | None = None,
+    once: Any = None,
+) -> ObjectId:
+    options: dict[str, Any] = {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
+    options |= {"expires": stored.expires, "when": when, "id": id, "once": once}
+    pushed: ObjectId = push(context, payload, delay=None, **options)
+    return pushed

@@ -17,16 +17,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from mongoq.model.clock import time_of
 from mongoq.protocol.command import Command, chunks, has_matched
 from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, holder, under
-from mongoq.protocol.coordination.sources import (
-    EncodedRecord,
-    SourceLease,
-    Yielded,
-    _encode,
-    _encode_copies,
-    _Unmatched,
-)
+from mongoq.protocol.coordination.sources import EncodedRecord, SourceLease, Yielded, _encode, _Unmatched
 from mongoq.protocol.sequence.enter import with_place
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -64,9 +58,8 @@ def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequenc
     """
     broker = context.broker
     ensure_ready_to_push(context)
-    bound = broker.topics.bound.get(context.name)
-    part, encoded = (batch, _encode(context, batch)) if bound is None else _encode_copies(context, batch, bound)
-    if any(record.sequence is not None for record in part):
+    part, encoded = _encode(context, batch, broker.topics.bound.get(context.name))
+    if any(record.draft.sequence is not None for record in part):
         ensure_ready_to_enter(broker, [context.name], joined=False)
     attempt = partial(_attempt, broker, tenure, len(part), part[-1].position, encoded)
     promoted: list[Promoted] = []
@@ -80,9 +73,9 @@ def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequenc
     tenure.pushed += len(part)
     tenure.position = broker.encoding.decode_sendable(part[-1].position)
     # A blocked item counts as if it were due: at most, a claim looks for it in vain.
-    numbers = Counter((copy.queue, copy.priority, copy.when) for copy in encoded)
-    for (queue, priority, when), number in numbers.items():
-        broker.record_put(queue, when, priority, number=number)
+    numbers = Counter((copy.queue, copy.draft.priority, copy.draft.at) for copy in encoded)
+    for (queue, priority, at), number in numbers.items():
+        broker.record_put(queue, time_of(at), priority, number=number)
     record_promoted(broker, promoted)
     return len(part)
 
@@ -97,11 +90,12 @@ def _attempt(
     filter = {**under(tenure), "pushed": tenure.pushed}
     if not (perform(Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched))):
         raise _Unmatched
-    entries = enter_all(broker, [(copy.queue, copy.sequence) for copy in encoded if copy.sequence])
+    places = [(copy.queue, copy.draft.sequence) for copy in encoded if copy.draft.sequence is not None]
+    entries = enter_all(broker, places)
     documents = [
         copy.document
-        if copy.sequence is None
-        else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.sequence]))
+        if copy.draft.sequence is None
+        else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.draft.sequence]))
         for copy in encoded
     ]
     for chunk in chunks(documents, lambda document: len(document.raw)):

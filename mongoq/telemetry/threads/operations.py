@@ -102,7 +102,7 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
     recording = recorder.begin(conventions.PUSH, context.name)
     try:
         add = _add_headers(recorder, recording, context.broker.encoding)
-        batch = [one._replace(headers=add(one.headers)) for one in batch]
+        batch = [one._replace(draft=replace(one.draft, headers=add(one.draft.headers))) for one in batch]
         pushed: int = sources.push_records(context, lease, batch)
         recording.set_attributes({conventions.BATCH_COUNT: pushed})
     except BaseException as error:

@@ -26,7 +26,6 @@ from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.handler_call import HandlerSettlements
 from mongoq.worker.time_limit import TimeLimit
 
 MAX_CLAIM = 1_000
@@ -46,7 +45,6 @@ class AsyncConsumerLoop:
         coordinator: state of all consumers of the worker.
         executor: runs loops and handlers.
         backlog: items held, from claim to settlement; it decides.
-        settlements: items that handlers settle themselves.
         counts: counts of settled items.
         halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
         time_limit: gives up the calls that take too long.
@@ -58,7 +56,6 @@ class AsyncConsumerLoop:
         self.consumer, self.context = consumer, consumer.context
         self.coordinator, self.executor = coordinator, executor
         self.backlog = Backlog(consumer)
-        self.settlements = HandlerSettlements(consumer)
         self.counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
         self.left_behind = 0
@@ -86,7 +83,7 @@ class AsyncConsumerLoop:
             return
         item, run = entry
         job = None if run is None else run.job
-        if job is not None and self.settlements.record_loss(item):
+        if job is not None and self.backlog.is_settled_by_handler(item, is_lost=True):
             return
         text = "item %s of queue %r is lost: it was taken, or settled, by somebody else"
         self.coordinator.log(logging.WARNING, text, item.id, item.queue, item=item)

@@ -33,7 +33,7 @@ class AsyncItemRunner:
 
     def __init__(self, loop: AsyncConsumerLoop) -> None:
         self._consumer, self._backlog, self._limiter = loop.consumer, loop.backlog, loop.limiter
-        self._settlements, self._coordinator, self._executor = loop.settlements, loop.coordinator, loop.executor
+        self._coordinator, self._executor = loop.coordinator, loop.executor
         # The consumer with the hooks of an instrumentation; without one it is the same object.
         self._hooked = loop.consumer
         self._hooks: Sequence[Hook] = ()
@@ -84,21 +84,24 @@ class AsyncItemRunner:
             outcomes = backlog.judge(run, outcomes)
             self._report(run, outcomes)
         if backlog.finish(run, outcomes):
-            if run.lost:
-                self._report_lost(run)
+            lost = [item for item in items if id_key(item.id) in run.lost] if run.lost else []
+            for item in [item for item in lost if not backlog.is_settled_by_handler(item)][:1]:
+                text = "a run of %s ended after its item %s was lost; ignored"
+                self._warn(text, consumer.title, item.id, item=item, duration=run.seconds)
+            backlog.forget_settled(lost)
         elif cancelled and not run.abandoned:  # settled at once, instead of being left until the leases end
             kept = [entry for entry in zip(items, outcomes, strict=True) if id_key(entry[0].id) not in run.lost]
             backlog.refuse(kept, consumer.lease_length)
         else:
             seconds, text = run.seconds, "a run of %s that was given up has ended late, after %.1f s; ignored: %s"
             self._warn(text, consumer.title, seconds, items[0].id, item=items[0], duration=seconds)
-            self._settlements.discard(items)
+            backlog.forget_settled(items)
 
     async def _call_handler(self, run: HandlerCall) -> list[ResolvedOutcome]:
         """Call the handler, and return the outcomes of the items."""
         consumer, items, resolver = self._hooked, run.items, self._hooked.resolver
         if consumer.takes_job:
-            self._settlements.watch(run)
+            self._backlog.watch(run)
             name, gone, worker = consumer.label, consumer.pops, self._coordinator.worker
             extended = self._backlog.split_leases
             run.job = AsyncJob(consumer.queue, items, extended, name=name, gone=gone, worker=worker)
@@ -115,7 +118,7 @@ class AsyncItemRunner:
             return resolver.failures(consumer, items, consumer.timeout_error(error) if run.timed_out else error)
         finally:
             if consumer.takes_job:
-                self._settlements.record(run)
+                self._backlog.record_settled(run)
 
     async def _wait_for_slots(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
         """Wait until the rate of the queue allows the call; returns outcomes if it is not to start any more.
@@ -199,15 +202,6 @@ class AsyncItemRunner:
                 words = item.id, consumer.title, item.attempts, reason, consumer.context.settings.dead
                 text = "item %s of %s was declared dead in run %d: %s; it goes to queue %r"
                 self._warn(text, *words, item=item, duration=run.seconds)
-
-    def _report_lost(self, run: HandlerCall) -> None:
-        """Log the loss of items that the handler has not settled itself."""
-        lost_items = [item for item in run.items if id_key(item.id) in run.lost]
-        unsettled = [item for item in lost_items if item not in self._settlements]
-        if unsettled:
-            text, item = "a run of %s ended after its item %s was lost; ignored", unsettled[0]
-            self._warn(text, self._consumer.title, item.id, item=item, duration=run.seconds)
-        self._settlements.discard(lost_items)
 
     def _warn(self, text: str, *words: object, item: Item[Any], duration: float | None = None) -> None:
         self._coordinator.log(logging.WARNING, text, *words, item=item, duration=duration)

@@ -164,7 +164,6 @@ class AsyncSettler:
                 self._coordinator.log(logging.WARNING, text, *words, queue=self._consumer.name)
             backlog.restore(again)
         backlog.drop(gone)
-        self._loop.settlements.discard(gone)
         self._coordinator.settled += len(settled)
         is_spent, pops = self._consumer.context.settings.is_spent, self._consumer.pops
         endings = [name_ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in settled]
@@ -179,7 +178,7 @@ class AsyncSettler:
         level, failure = logging.ERROR, None
         if isinstance(error, ReservationLost):
             text = "item %s of queue %r was not settled: %s"
-            level = logging.DEBUG if item in self._loop.settlements else logging.WARNING
+            level = logging.DEBUG if self._backlog.is_settled_by_handler(item) else logging.WARNING
         elif isinstance(outcome, Failed):
             text = "item %s of queue %r is left to its lease: %s"
         else:

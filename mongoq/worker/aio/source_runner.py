@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -48,11 +47,8 @@ class AsyncSourceRunner:
         self.active = self.ended = False
         self.failure: BaseException | None = None
         self.pushed = 0
-        self._broker = broker
-        self._coordinator = coordinator
-        self._executor = executor
+        self._broker, self._coordinator, self._executor = broker, coordinator, executor
         self._event = WakeEvent()
-        self._wake = partial(executor.set_event, self._event)
         self._once = self._closing = self._abandoned = self.waits = False
         self._due = 0.0
         self._extension_seconds = plan.lease.total_seconds() / EXTENSIONS_PER_LEASE
@@ -71,10 +67,13 @@ class AsyncSourceRunner:
     def stop(self) -> None:
         """Have the loop close the generator, push the remaining records, and give back the lease."""
         self._closing = True
-        self._executor.set_event(self._event)
+        self._wake()
 
     def abandon(self) -> None:
-        self._closing = self._abandoned = True
+        self._abandoned = True
+        self.stop()
+
+    def _wake(self) -> None:
         self._executor.set_event(self._event)
 
     def _is_running(self) -> bool:
@@ -93,7 +92,11 @@ class AsyncSourceRunner:
                     text = "source %r has lost its lease, which %s has; nothing more is pushed under it"
                     self._log(logging.WARNING, text, *words)
                 else:
-                    await self._release_lease(lease)
+                    try:
+                        await self._broker._run(give_back, lease)
+                    except Exception as error:
+                        text = "the lease of source %r could not be given back: %r"
+                        self._log(logging.DEBUG, text, self.plan.name, self._coordinator.hide(error))
         finally:
             self.active = False
             self._coordinator.changed.set()
@@ -136,13 +139,6 @@ class AsyncSourceRunner:
         else:
             self._coordinator.report_recovery("extend the leases of sources")
             self._due = time.monotonic() + self._extension_seconds
-
-    async def _release_lease(self, lease: SourceLease) -> None:
-        try:
-            await self._broker._run(give_back, lease)
-        except Exception as error:
-            words = self.plan.name, self._coordinator.hide(error)
-            self._log(logging.DEBUG, "the lease of source %r could not be given back: %r", *words)
 
     async def _run_under_lease(self, lease: SourceLease) -> None:
         """Call the source for as long as this process has the lease, which is kept between two calls."""

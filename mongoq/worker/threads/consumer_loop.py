@@ -25,7 +25,6 @@ from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
-from mongoq.worker.handler_call import HandlerSettlements
 from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.limiter import Limiter
 from mongoq.worker.threads.settler import Settler
@@ -48,7 +47,6 @@ class ConsumerLoop:
         coordinator: state of all consumers of the worker.
         executor: runs loops and handlers.
         backlog: items held, from claim to settlement; it decides.
-        settlements: items that handlers settle themselves.
         counts: counts of settled items.
         halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
         time_limit: gives up the calls that take too long.
@@ -60,7 +58,6 @@ class ConsumerLoop:
         self.consumer, self.context = consumer, consumer.context
         self.coordinator, self.executor = coordinator, executor
         self.backlog = Backlog(consumer)
-        self.settlements = HandlerSettlements(consumer)
         self.counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
         self.left_behind = 0
@@ -88,7 +85,7 @@ class ConsumerLoop:
             return
         item, run = entry
         job = None if run is None else run.job
-        if job is not None and self.settlements.record_loss(item):
+        if job is not None and self.backlog.is_settled_by_handler(item, is_lost=True):
             return
         text = "item %s of queue %r is lost: it was taken, or settled, by somebody else"
         self.coordinator.log(logging.WARNING, text, item.id, item.queue, item=item)

@@ -54,7 +54,6 @@ LEFT_LINES = (
     "%d run of queue %r that took too long has not ended, and is left",
 )
 """Log lines, for several and for one."""
-
 TICK_SECONDS = 1.0
 """Longest time between two checks of the leases, in seconds."""
 LAST_SETTLE_SECONDS = 2.0
@@ -66,7 +65,7 @@ SERVER_WAIT_SECONDS = 5.0
 HEARTBEAT_WAIT_SECONDS = 5.0
 """Seconds beyond two heartbeats without one that the server has taken, after which a worker is not healthy."""
 PERMIT_CHECK_SECONDS = 0.1
-"""Seconds between two checks of permits: whether they can be given back, and whether other workers want some."""
+"""Seconds between two checks of permits: whether they can be given back."""
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 EMPTY_POLL_SECONDS = 0.02, 0.5
 """Seconds between two checks for empty queues, at first and at most."""
@@ -116,17 +115,14 @@ class Engine:
         run: ObjectId | None = None,
         log_errors: LogErrors = "message",
     ) -> None:
-        self._broker = broker
-        self._context = broker._context
-        self._grace = grace
-        self._heartbeat = heartbeat
-        self._run_id = run
+        self._broker, self._context = broker, broker._context
+        self._grace, self._heartbeat, self._run_id = grace, heartbeat, run
         self._name = f"{self._context.identity}/{next(_worker_numbers)}"
-        self._coordinator = Coordinator(self._context.registry, self._name, log_errors=log_errors)
-        self._executor = ThreadExecutor(self._coordinator.fail)
-        self.loops = [ConsumerLoop(consumer, self._coordinator, self._executor) for consumer in consumers]
-        self._coordinator.loops = self.loops
-        self.source_runners = [SourceRunner(source, broker, self._coordinator, self._executor) for source in sources]
+        self._coordinator = coordinator = Coordinator(self._context.registry, self._name, log_errors=log_errors)
+        self._executor = executor = ThreadExecutor(coordinator.fail)
+        self.loops = [ConsumerLoop(each, coordinator, executor) for each in consumers]
+        coordinator.loops = self.loops
+        self.source_runners = [SourceRunner(source, broker, coordinator, executor) for source in sources]
         self._ticker = Ticker(broker, schedules)
         self._signals = 0
         self._prepared = self._consuming = False
@@ -140,7 +136,7 @@ class Engine:
         limits = [loop.time_limit for loop in self.loops]
         shortest = min((limit.limit.total_seconds() for limit in limits), default=TICK_SECONDS)
         self._check_interval = min(max(shortest / 4, 0.02), TICK_SECONDS)
-        self._watch = Watchdog(limits, self._check_interval, self._name, self._executor.loop) if limits else None
+        self._watch = Watchdog(limits, self._check_interval, self._name, executor.loop) if limits else None
 
     @property
     def settled(self) -> int:
@@ -271,7 +267,7 @@ class Engine:
             self._start("take permits back", self._check_permits, TICK_SECONDS)
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._start("keep timeouts", self._time_out, self._check_interval)
-        self._executor.start(self._beat, "mongoq-beat")
+        self._start("take heartbeats", self._send_heartbeat, self._heartbeat.total_seconds())
         self._start("tick schedules", self._ticker.tick, TICK_SECONDS)
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
@@ -317,15 +313,15 @@ class Engine:
         for event in self._end_events:
             event.set()
         self._executor.close(self._last_seconds())
-        for loop in [] if self._broker._driver.is_cut_off else self.loops:
-            # Permits of runs that were left behind end with their leases, as all do after an error.
-            try:
-                if loop.limiter.is_limited or loop.limiter.holds_permits:
-                    run = self._broker._driver.run_within
-                    run(LAST_SETTLE_SECONDS, loop.limiter.leave, loop.left_behind)
-            except Exception as error:
-                text = "permits and slots end with their leases: %r"
-                self._coordinator.log(logging.DEBUG, text, error, queue=loop.consumer.name)
+        within = partial(self._broker._driver.run_within, LAST_SETTLE_SECONDS)
+        for loop in self.loops:
+            if loop.limiter.is_limited or loop.limiter.holds_permits:
+                # Permits of runs that were left behind end with their leases, as all do after an error.
+                leave = partial(within, loop.limiter.leave, loop.left_behind)
+                self._try_last("permits and slots end with their leases: %r", leave)
+        if self._consuming:
+            forget = partial(self._broker._run_within, LAST_SETTLE_SECONDS, heartbeats.forget, self._name)
+            self._try_last("the record of this worker stays for a while: %r", forget)
         endings = sum((loop.counts.endings for loop in self.loops), Counter[str]())
         failed, back = endings["retried"] + endings["dead"], endings["released"]
         done = endings.total() - failed - back
@@ -359,6 +355,14 @@ class Engine:
             text = "some items could not be given back; they come back when their leases end"
             self._coordinator.log(logging.WARNING, text)
 
+    def _try_last(self, text: str, work: Callable[[], None]) -> None:
+        """Do what should be done at the end, unless no server could take it; an error is only logged."""
+        try:
+            if not self._broker._driver.is_cut_off:
+                work()
+        except Exception as error:
+            self._coordinator.log(logging.DEBUG, text, error)
+
     def _last_seconds(self) -> float:
         """Return the seconds for the last commands after the grace: none without a server that could take them."""
         return 0.0 if self._broker._driver.is_cut_off else LAST_SETTLE_SECONDS
@@ -368,7 +372,7 @@ class Engine:
         runs, queue = loop.backlog.abandon(), loop.consumer.name
         loop.left_behind = sum(len(run.items) for run in runs)
         late = sum(run.timed_out for run in runs)
-        for lines, number in ((LEFT_LINES, late), (GIVEN_UP_LINES, len(runs) - late)):
+        for number, lines in ((late, LEFT_LINES), (len(runs) - late, GIVEN_UP_LINES)):
             if number:
                 self._coordinator.log(logging.WARNING, lines[number == 1], number, queue, queue=queue)
         for run in runs:
@@ -418,8 +422,8 @@ class Engine:
             due = [entry for entry in due if entry[0].limiter.lasts(self._now() + entry[1].length)]
             if due:
                 ends, lost = self._broker._run(extend_leases, [wanted for _, _, wanted in due])
-                for (loop, lease, _), until in zip(due, ends, strict=True):
-                    loop.backlog.set_lease_end(lease, until)
+                for (_, lease, _), until in zip(due, ends, strict=True):
+                    lease.extend_to(until)
                 for key, token in lost:
                     for loop in self.loops:
                         loop.lose(token, key)
@@ -441,7 +445,7 @@ class Engine:
         """Check the permits of the consumers: those that are not needed any more go back soon after the runs end."""
         for loop in self.loops:
             if loop.limiter.holds_permits:
-                self._broker._run_given(loop.limiter.check)
+                self._broker._run_given(loop.limiter.give_back_unused)
         return PERMIT_CHECK_SECONDS if any(loop.limiter.holds_permits for loop in self.loops) else None
 
     def _time_out(self) -> None:
@@ -453,14 +457,6 @@ class Engine:
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
                     text = "that a run took too long is not kept on its items: %r"
                     self._coordinator.log(logging.DEBUG, text, error, queue=loop.consumer.name)
-
-    def _beat(self) -> None:
-        """Send heartbeats, and remove the worker's own record at the end."""
-        self._repeat("take heartbeats", self._send_heartbeat, self._heartbeat.total_seconds())
-        try:
-            self._broker._run(heartbeats.forget, self._name)
-        except Exception as error:
-            self._coordinator.log(logging.DEBUG, "the record of this worker stays for a while: %r", error)
 
     def _send_heartbeat(self) -> None:
         """Write the record of this worker, and remove those of dead workers now and then."""

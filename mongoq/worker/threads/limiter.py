@@ -1,7 +1,8 @@
 # Generated from mongoq/worker/aio/limiter.py by scripts/unasync.py. Do not edit.
 """Limiter of a consumer: holds permits and slots for what it claims and starts, while its queue has limits.
 
-It takes them from the control documents that all processes share; what it holds, it decides about without I/O.
+It takes them from the control documents that all processes share; what it holds, it decides about without I/O. With a
+``rate_key`` each key has a bucket of its own, which is known only after a claim.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
-from mongoq.model.clock import VirtualClock, milliseconds
-from mongoq.model.item import Item
+from mongoq.model.clock import VirtualClock, milliseconds, time_of
+from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release, ResolvedOutcome
-from mongoq.model.rate import Block, Pace, Slots
-from mongoq.protocol.coordination.limits import LimitContended, PermitRequest, Permits, bucket_id, plan_again
+from mongoq.model.rate import Pace, Slots
+from mongoq.protocol.claim.expiry import is_expired
+from mongoq.protocol.coordination.limits import LimitContended, Permits, bucket_id
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.coordination.limits import (
     end_put_offs,
     give_back_slots,
     keep_permits,
-    read_document,
+    read_buckets,
+    share_key_slots,
     take_permits,
     take_slots,
 )
@@ -33,9 +36,9 @@ from mongoq.protocol_threads.perform import sleep
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.threads.keyed_rates import KeyedRates, Refuse
 
 T = TypeVar("T")
+Refuse = Callable[[Item[Any], Exception], Any]
 
 CLAIM_LEAD_MS = 50.0
 """Milliseconds before its slot at which an item is claimed."""
@@ -46,7 +49,7 @@ PERMIT_LEASES = 1.5
 PERMIT_LEASES_LEFT = 1.25
 """The same at which it is extended before a claim."""
 KNOWN_SECONDS = 0.2
-"""Seconds for which permits are used without looking whether other workers ask for some."""
+"""Seconds for which permits are used without asking again: other workers may want some."""
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.25
 """Seconds between two tries of a limited consumer, at least and at most."""
 MAX_SLOT_REST_SECONDS = 5.0
@@ -55,6 +58,10 @@ REFUSED_PAUSE_SECONDS = 0.05
 """Seconds after which a worker without any permit asks again."""
 BUSY_PAUSE_SECONDS = 0.002
 """Seconds between two looks whether another thread or task still changes the permits."""
+MAX_KEYED_CLAIM = 100
+"""Items in one claim, at most, whose rates are known only after it."""
+MAX_KEYED = 10_000
+"""Items whose slots are remembered, at most."""
 
 
 def find_pace(context: QueueContext[Any]) -> Pace | None:
@@ -71,24 +78,21 @@ class Limiter:
     """
 
     def __init__(self, consumer: Consumer, backlog: Backlog, worker: str) -> None:
-        self._consumer = consumer
-        self._context = consumer.context
+        self._consumer, self._context = consumer, consumer.context
         self._backlog = backlog
         self._by = worker
-        self._lock = Lock()
-        self._changing = Lock()
-        self._taking = self._permitted = 0
+        self._lock, self._changing = Lock(), Lock()
+        self._permitted = 0
         self._slots = Slots()
         self._pace: Pace | None = None
         self._lined: Pace | None = None
         self._room = 0
-        self._keyed = KeyedRates(consumer, self._lock)
+        self._keyed = None if consumer.rate_key is None else KeyedRates(consumer, self._lock)
         self._at_gate = 0
         self._permits: Permits | None = None
         self._document: Mapping[str, Any] | None = None
-        self._asked_at = self._seen_at = self._used_at = float("-inf")
+        self._asked_at = self._used_at = float("-inf")
         self._asked_limit: int | None = None
-        self._asked_wanted = 0
         self._resume_at = self._slots_at = float("-inf")
         self._was_limited = False
         self._adopted: Any = None
@@ -127,12 +131,13 @@ class Limiter:
         if pace != self._pace:
             with self._lock:
                 self._pace = pace
-                self._slots.clear()
-                self._keyed.clear()
+                self._slots = Slots()
                 self._resume_at = self._slots_at = float("-inf")
+                if self._keyed is not None:
+                    self._keyed.clear()
         is_limited, began = self.is_limited, self.is_limited and not self._was_limited
         self._was_limited = is_limited
-        self._backlog.set_limit(is_limited, None if pace is None else pace.max_together)
+        self._backlog.set_limit(is_limited=is_limited, max_call=None if pace is None else pace.max_together)
         if began:
             self._backlog.release_waiting()
 
@@ -141,30 +146,34 @@ class Limiter:
     def take(self, n: int) -> int:
         """Return how many of ``n`` items may be claimed now; what that needs is taken before."""
         self.adopt()
-        self.claiming = 0
-        is_keyed = self._consumer.rate_key is not None
-        if is_keyed and self._lined != self._pace:
-            self._end_put_offs()
+        self.claiming, keyed = 0, self._keyed
+        if keyed is not None and self._lined != self._pace:
+            # Items look for starts that were put off by another pace, once the last of them are back.
+            pace = self._pace
+            while self._backlog.has_unsettled and not self._backlog.closed:
+                sleep(BUSY_PAUSE_SECONDS)
+            end_put_offs(self._context)
+            self._lined = pace
         if not self.is_limited and self._permits is None:
             self._room = self._backlog.room_left(n)
             return self._room
         try:
-            has_slots = self._pace is not None and not is_keyed
-            if has_slots and self._waits_for_slot():
+            pace = self._pace if keyed is None else None
+            if pace is not None and self._waits_for_slot(pace):
                 n = 0
             most = self._context.settings.max_running
             if most is None:
-                self._alone(self._leave)
+                self._keep(lambda _: 0)
             elif n:  # before the slots: one that is taken without a permit is lost to the other workers
                 n = self._alone(partial(self._take_permits, most, n))
-            if n and has_slots:
-                n = self._take_slots(n)
+            if n and pace is not None:
+                n = self._take_slots(pace, n)
         except LimitContended:
             n = 0
             self._rest(MIN_PAUSE_SECONDS * 10)
         self.claiming, self._permitted, self._room = n, 0, n
         self._used_at = time.monotonic()
-        return self._keyed.widen(n) if n and is_keyed else n
+        return keyed.widen(n) if n and keyed is not None else n
 
     def record(self, found: int) -> None:
         """Record how many items a claim has returned, until ``accept``."""
@@ -174,41 +183,42 @@ class Limiter:
         """Record that the backlog counts the claimed items now."""
         self.claiming = 0
 
-    def _end_put_offs(self) -> None:
-        """Let the items look for starts that were put off by another pace, once the last of them are back."""
-        pace = self._pace
-        while self._backlog.has_unsettled and not self._backlog.closed:
-            sleep(BUSY_PAUSE_SECONDS)
-        end_put_offs(self._context)
-        self._lined = pace
-
     def _rest(self, seconds: float) -> None:
         self._resume_at = time.monotonic() + seconds
 
     def _now(self) -> float:
         return float(milliseconds(self._context.broker.clock.now()))
 
+    # --- slots -----------------------------------------------------------------------------------
+
     def _count_pending(self) -> int:
         """Return the number of items held that have not used their slots yet."""
         return self._backlog.waiting + self._at_gate + self.claiming
 
-    def _waits_for_slot(self) -> bool:
+    def _count_slots(self, pace: Pace, until: float = math.inf) -> int:
+        """Return how many slots can be used, less those of items that are held."""
+        with self._lock:
+            return self._slots.count(self._now() - pace.tolerance, until) - self._count_pending()
+
+    def _waits_for_slot(self, pace: Pace) -> bool:
         """Return whether a claim waits for a slot, as far as this process knows; it rests until then."""
-        usable, left = self._count_slots()
-        if usable > 0:
+        if self._count_slots(pace, self._now() + CLAIM_LEAD_MS) > 0:
             return False
-        if left > 0:
+        if self._count_slots(pace) > 0:
             self._rest_until_slot()
             return True
         self._resume_at = max(self._resume_at, self._slots_at)
         return time.monotonic() < self._slots_at
 
-    def _take_slots(self, n: int) -> int:
-        usable, _ = self._count_slots()
+    def _rest_until_slot(self) -> None:
+        self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
+
+    def _take_slots(self, pace: Pace, n: int) -> int:
+        """Return for how many of ``n`` items there are slots of about now; takes some if there are none."""
         wait = 0.0
-        if usable <= 0:
-            wait = self._take_block(n)
-            usable, _ = self._count_slots()
+        if (usable := self._count_slots(pace, self._now() + CLAIM_LEAD_MS)) <= 0:
+            wait = self._take_new_slots(pace, n)
+            usable = self._count_slots(pace, self._now() + CLAIM_LEAD_MS)
         if usable > 0:
             return min(n, usable)
         if wait > 0:
@@ -219,36 +229,33 @@ class Limiter:
             self._rest_until_slot()
         return 0
 
-    def _rest_until_slot(self) -> None:
-        self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
-
-    def _count_slots(self) -> tuple[int, int]:
-        """Return how many slots can be used soon, and later as well, less those of items that are held."""
-        with self._lock:
-            pending = self._count_pending()
-            return self._slots.count(self._now() + CLAIM_LEAD_MS) - pending, self._slots.count(math.inf) - pending
-
-    def _take_block(self, n: int) -> float:
+    def _take_new_slots(self, pace: Pace, n: int) -> float:
         """Take slots; returns 0, or the milliseconds until there are some."""
-        pace, slots = self._pace, self._slots
-        if pace is None:
-            return 0.0
         with self._lock:
-            own = slots.detach()
-            self._taking += 1
-        taken: tuple[Block, bool] | float = 0.0
+            late = self._slots.remove_until(self._now() - pace.tolerance)
+        taken = take_slots(self._context.broker, bucket_id(self._context.name), pace, n, late)
+        if not isinstance(taken, list):
+            return taken
+        with self._lock:
+            if pace == self._pace:
+                self._slots.add(taken)
+        return 0.0
+
+    def _give_back_slots(self) -> None:
+        with self._lock:
+            pace, slots = self._pace, list[float]()
+            if pace is not None and self._count_pending() == 0:
+                slots = self._slots.remove_until(math.inf)
+        if pace is None or not slots:
+            return
         try:
-            taken = take_slots(self._context.broker, bucket_id(self._context.name), pace, n, own)
+            slots = give_back_slots(self._context.broker, bucket_id(self._context.name), pace, slots)
         finally:
             with self._lock:
-                self._taking -= 1
                 if pace == self._pace:
-                    block, is_merged = taken if isinstance(taken, tuple) else (None, False)
-                    if own is not None and not is_merged:
-                        slots.restore(own)
-                    if block is not None:
-                        slots.add(block)
-        return 0.0 if isinstance(taken, tuple) else taken
+                    self._slots.add(slots)
+
+    # --- permits ---------------------------------------------------------------------------------
 
     def _alone(self, work: Callable[[], T]) -> T:
         """Run what changes the permits when no other one does: each begins with what the last one has left."""
@@ -263,12 +270,12 @@ class Limiter:
         """Return for how many of ``n`` further items there are permits; asks for them unless it knows that already."""
         occupied, permits = self._backlog.occupied, self._permits
         self._permitted = 0
-        lease = self._consumer.lease_length
-        if permits is not None and self._is_known(permits, most, occupied, occupied + n):
+        lease, is_enough = self._consumer.lease_length, False
+        if permits is not None and most == self._asked_limit:
+            known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
             left = permits.until - self._context.broker.clock.now()
             is_enough = permits.number <= occupied or left >= lease * PERMIT_LEASES_LEFT
-        else:
-            is_enough = False
+            is_enough = is_enough and time.monotonic() - self._asked_at < known_for
         if not is_enough:
             if self.is_lost and occupied == 0:
                 self.forget_loss()  # the runs have ended before their leases were to be extended
@@ -276,18 +283,12 @@ class Limiter:
             if self.is_lost:
                 self._rest(REFUSED_PAUSE_SECONDS)
                 return 0
-            request = PermitRequest(
-                by=self._by,
-                limit=most,
-                occupied=occupied,
-                wanted=occupied + n,
-                lease=lease * PERMIT_LEASES,
-                holds=permits is not None and permits.number > 0,
-            )
-            taking = take_permits(self._context.broker, self._context.name, request, self._document)
-            permits, self._document = taking
+            options: dict[str, Any] = {"limit": most, "occupied": occupied, "wanted": occupied + n}
+            options |= {"lease": lease * PERMIT_LEASES, "known": self._document}
+            options["holds"] = permits is not None and permits.number > 0
+            permits, self._document = take_permits(self._context.broker, self._context.name, self._by, **options)
             self._permits, self._asked_at = permits, time.monotonic()
-            self._asked_limit, self._asked_wanted = most, request.wanted
+            self._asked_limit = most
             self.is_lost = permits.lost and occupied > 0
         assert permits is not None
         if permits.number <= occupied or self.is_lost:
@@ -296,18 +297,6 @@ class Limiter:
         # Before the next call that changes the permits: it gives back what seems to be unused.
         self._permitted = min(n, permits.number - occupied)
         return self._permitted
-
-    def _is_known(self, permits: Permits, most: int, occupied: int, wanted: int) -> bool:
-        """Return whether a claim goes by the permits held, without asking for them again."""
-        if most != self._asked_limit:
-            return False
-        known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
-        now = time.monotonic()
-        # A look finds out what others want. That this worker wants more than before, they learn when it asks.
-        is_seen = now - self._seen_at < known_for and (permits.number > occupied or wanted <= self._asked_wanted)
-        return is_seen or now - self._asked_at < known_for
-
-    # --- after it --------------------------------------------------------------------------------
 
     def covers(self, items: Sequence[Item[Any]]) -> bool:
         """Return whether the permits last as long as the leases of claimed items: a claim may take very long."""
@@ -318,79 +307,46 @@ class Limiter:
 
     def give_back(self) -> None:
         """Give back slots and permits that no item needs (``find`` and ``update`` of each)."""
-        if self._permits is None and not self._slots.has_unused:
-            return
         try:
             self._give_back_slots()
-            self._alone(self._give_back_permits)
+            if self._permits is not None:
+                self._keep(lambda held: needed if held > (needed := self._count_needed()) else None)
         except LimitContended:
             pass  # they are tried again, or lapse
-
-    def _give_back_slots(self) -> None:
-        with self._lock:
-            own = self._slots.detach() if self._slots.has_unused and self._count_pending() == 0 else None
-        if own is None:
-            return
-        is_back = False
-        try:
-            is_back = give_back_slots(self._context.broker, bucket_id(self._context.name), own)
-        finally:
-            with self._lock:
-                if own.pace == self._pace:
-                    # An empty block remains: its end tells whether the bucket is as this process has left it.
-                    self._slots.restore(Block(own.next, own.next, own.pace) if is_back else own)
-
-    def _give_back_permits(self) -> None:
-        permits, needed = self._permits, self._count_needed()
-        if permits is not None and not self.is_lost and permits.number > needed:
-            self._keep(needed)
 
     def _count_needed(self) -> int:
         """Return how many permits are used, or are about to be: by slots of about now."""
         with self._lock:
             now = self._now()
-            near = self._slots.count(now + NEAR_SLOT_MS) - self._slots.count(now - NEAR_SLOT_MS)
-            near = max(near - self._count_pending(), 0)
+            near = max(self._slots.count(now - NEAR_SLOT_MS, now + NEAR_SLOT_MS) - self._count_pending(), 0)
         return self._backlog.occupied + max(self.claiming, self._permitted) + near
 
-    def _keep(self, number: int) -> None:
-        lease = self._consumer.lease_length * PERMIT_LEASES
-        options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
-        permits, self._document = keep_permits(self._context.broker, self._context.name, self._by, **options)
-        self.is_lost = self.is_lost or permits.lost
-        self._permits, self._asked_wanted = (permits if number or permits.lost else None), number
-        self._asked_at = self._seen_at = float("-inf")
+    def _keep(self, find_number: Callable[[int], int | None]) -> None:
+        """Keep some of the permits held, and extend their lease; ``find_number`` returns how many, or to do nothing."""
 
-    def check(self) -> None:
-        """Give back permits that no claim has used for a moment; else look, beside the claims, whether others want any.
+        def keep() -> None:
+            held = self._permits
+            if held is None or self.is_lost or (number := find_number(held.number)) is None:
+                return
+            lease = self._consumer.lease_length * PERMIT_LEASES
+            options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
+            permits, self._document = keep_permits(self._context.broker, self._context.name, self._by, **options)
+            self.is_lost = permits.lost
+            self._permits = permits if number or permits.lost else None
+            self._asked_at = float("-inf")
 
-        So a claim seldom asks, which takes as long as the claim itself while several workers change the document.
-        """
-        permits, now, limit = self._permits, time.monotonic(), self._asked_limit
-        if permits is None or self.is_lost or permits.number == 0:
-            return
-        if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._count_needed():
+        self._alone(keep)
+
+    def give_back_unused(self) -> None:
+        """Give back permits that no claim has used for a moment."""
+        permits, is_used = self._permits, time.monotonic() - self._used_at < KNOWN_SECONDS / 2
+        if permits is not None and not is_used and not self.is_lost and permits.number > self._count_needed():
             self.give_back()
-        elif now - self._asked_at >= KNOWN_SECONDS / 2:
-            document = read_document(self._context.broker, self._context.name)
-            planned = None if limit is None else plan_again(document, self._by, limit, self._context.broker.clock.now())
-            if self._permits is not permits or limit != self._asked_limit:
-                return  # a claim has asked meanwhile
-            if planned == permits.number:
-                self._document, self._seen_at = document, now
-            else:  # the next claim asks: the worker may have more or fewer now
-                self._asked_at = self._seen_at = float("-inf")
 
     def extend(self) -> None:
         """Extend the lease of the permits, before the leases of the items are; sets ``is_lost`` when it has ended."""
-
-        def extend() -> None:
-            permits = self._permits
-            if permits is not None and permits.number and not self.is_lost:
-                self._keep(permits.number)
-
         try:
-            self._alone(extend)
+            self._keep(lambda held: held or None)
         except LimitContended:
             pass  # the items are extended only as far as their permits last: at the next time
 
@@ -402,30 +358,23 @@ class Limiter:
     def forget_loss(self) -> None:
         """Begin anew after the items that were held under lost permits have been given up."""
         self.is_lost, self._permits, self._document = False, None, None
-        self._asked_at = self._seen_at = float("-inf")
+        self._asked_at = float("-inf")
 
     def leave(self, number: int = 0) -> None:
         """Give back everything at the end, but for the permits of ``number`` runs that were left behind."""
         self.claiming = 0
         self._give_back_slots()
-        self._alone(partial(self._leave, number))
+        self._keep(lambda held: number if number == 0 or held > number else None)
 
-    def _leave(self, number: int = 0) -> None:
-        permits = self._permits
-        if permits is not None and not self.is_lost and (number == 0 or permits.number > number):
-            self._keep(number)
-
-    # --- rates by key ----------------------------------------------------------------------------
+    # --- starts ----------------------------------------------------------------------------------
 
     def admit(self, items: Sequence[Item[Any]], refuse: Refuse) -> tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]:
         """Take a slot of its key for each claimed item; returns the items to run, and the others with outcomes."""
-        if self._pace is None:  # the rate has ended since the claim
+        if self._pace is None or self._keyed is None:  # the rate has ended since the claim
             return list(items[: self._room]), [(item, Release()) for item in items[self._room :]]
         kept, others = self._keyed.admit(items, self._pace, self._room, refuse)
         self._keyed.record(items, len(kept))
         return kept, others
-
-    # --- starts ----------------------------------------------------------------------------------
 
     @contextmanager
     def at_gate(self, run: HandlerCall) -> Iterator[None]:
@@ -442,24 +391,109 @@ class Limiter:
     def start(self, run: HandlerCall) -> float:
         """Use the slots of a call; returns 0, or the seconds to wait, infinite if there is no slot for it."""
         with self._lock:
-            if self._pace is None:
+            pace, now = self._pace, self._now()
+            if pace is None:
                 return 0.0
-            if self._consumer.rate_key is None:
-                wait = self._slots.use(self._now(), len(run.items)) / 1000
-                # While a block is being moved, its slots are not to be seen.
-                return MIN_PAUSE_SECONDS if self._taking and wait == math.inf else wait
-            return self._keyed.use(run.items[0]) / 1000
+            if self._keyed is None:
+                return self._slots.use(now - pace.tolerance, now, len(run.items)) / 1000
+            return self._keyed.use(run.items[0], pace, now) / 1000
 
     def take_for(self, run: HandlerCall, refuse: Refuse) -> ResolvedOutcome | float:
         """Take slots for a call that has none; returns the seconds to wait, or the outcome of an item to put off."""
         try:
             pace = self._pace
-            if self._consumer.rate_key is None or pace is None:
-                wait = self._take_block(len(run.items))
-                return wait / 1000
+            if pace is None:
+                return 0.0
+            if self._keyed is None:
+                return self._take_new_slots(pace, len(run.items)) / 1000
             if self._keyed.is_late(run.items[0]):
                 return Release(self._context.broker.clock.now())
             _, others = self._keyed.admit(run.items, pace, len(run.items), refuse)
             return others[0][1] if others else 0.0
         except LimitContended:
             return REFUSED_PAUSE_SECONDS
+
+
+class KeyedRates:
+    """Holds slots of claimed items, from the buckets of their keys. Callers of ``clear`` and ``use`` hold ``lock``."""
+
+    def __init__(self, consumer: Consumer, lock: Lock) -> None:
+        self._consumer = consumer
+        self._broker = consumer.context.broker
+        self._lock = lock
+        # Of the items of one claim with one key: an item that is late starts before those behind it all the same.
+        self._slots: dict[Any, Slots] = {}
+        self._width = 0
+
+    def clear(self) -> None:
+        """Forget all slots: the rate has changed."""
+        self._slots.clear()
+
+    def widen(self, n: int) -> int:
+        """Return how many items to claim where ``n`` may start: more while all that come are put off."""
+        return max(min(n, MAX_KEYED_CLAIM), self._width)
+
+    def record(self, items: Sequence[Item[Any]], kept: int) -> None:
+        """Record how many items of a claim may start."""
+        largest = max((item._size for item in items), default=0)
+        fitting = (self._consumer.prefetch_bytes or math.inf) // max(largest, 1)
+        self._width = 0 if kept else int(min(2 * len(items), MAX_KEYED_CLAIM, fitting))
+
+    def admit(
+        self, items: Sequence[Item[Any]], pace: Pace, room: int, refuse: Refuse
+    ) -> tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]:
+        """Take slots of their keys for claimed items, ``room`` at most; returns the items to run, and the others.
+
+        One ``find`` reads all buckets; one ``update`` follows for each key that gives slots, or places in its line. The
+        others come with their outcomes: most are put off. ``refuse`` returns the outcome of an item without a usable
+        key.
+        """
+        kept: list[Item[Any]] = []
+        others: list[tuple[Item[Any], Any]] = []
+        keyed: dict[str, list[Item[Any]]] = {}
+        assert self._consumer.rate_key is not None
+        for item in items:
+            try:
+                key = self._consumer.rate_key.read(item)
+            except Exception as error:
+                others.append((item, refuse(item, error)))
+            else:
+                keyed.setdefault(bucket_id(self._consumer.name, key), []).append(item)
+        known = read_buckets(self._broker, list(keyed))
+        for id, alike in keyed.items():
+            with self._lock:
+                over = milliseconds(self._broker.clock.now()) - pace.tolerance
+                held = {id_key(item.id): self._slots.pop(id_key(item.id), None) for item in alike}
+                unused = [time for slots in held.values() if slots is not None for time in slots.remove_until(over)]
+            has_turn = {key: slots is not None for key, slots in held.items()}
+            for item in alike:  # one may have come back at its turn in the line of its key
+                throttled = item.stored("throttled")
+                if isinstance(throttled, Mapping) and throttled.get("in_line") is True:
+                    has_turn[id_key(item.id)] |= throttled.get("until") == item.due
+            alike.sort(key=lambda item: not has_turn[id_key(item.id)])
+            turns = [has_turn[id_key(item.id)] for item in alike]
+            options: dict[str, Any] = {"room": room - len(kept), "known": known.get(id), "unused": unused}
+            times, put_offs = share_key_slots(self._broker, id, pace, turns, **options)
+            starting, slots = alike[: len(times)], Slots()
+            slots.add(times)
+            kept += starting
+            for item, put_off in zip(alike[len(times) :], put_offs, strict=True):
+                back = Release() if put_off is None else Release(time_of(math.ceil(put_off.until)), put_off.in_line)
+                others.append((item, back))
+            with self._lock:
+                if len(self._slots) >= MAX_KEYED:  # of items that went back unused
+                    self._slots.clear()
+                self._slots |= dict.fromkeys([id_key(item.id) for item in starting], slots)
+        return kept, others
+
+    def use(self, item: Item[Any], pace: Pace, now: float) -> float:
+        """Use the slot of an item; returns 0, or the milliseconds to wait, infinite if there is no slot for it."""
+        slots = self._slots.get(id_key(item.id))
+        wait = math.inf if slots is None or self.is_late(item) else slots.use(now - pace.tolerance, now, 1)
+        if wait == 0:
+            del self._slots[id_key(item.id)]
+        return wait
+
+    def is_late(self, item: Item[Any]) -> bool:
+        """Return whether an item has expired while it waited for its slot; one that has left its queue runs."""
+        return not self._consumer.pops and is_expired(item, self._broker.clock.now())

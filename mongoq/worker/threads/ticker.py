@@ -11,8 +11,7 @@ from typing import Any
 
 from mongoq.model.process import dice
 from mongoq.model.schedule.definition import Definition
-from mongoq.protocol.coordination.schedules import report_unseen
-from mongoq.protocol_threads.coordination.schedules import read_editions, refresh_seen, report_changed
+from mongoq.protocol_threads.coordination.schedules import check_own_schedules, note_own_schedules
 
 LOOK_SECONDS = 5.0
 """Longest time between two looks for due schedules, in seconds: another process may define one, or change it."""
@@ -46,7 +45,6 @@ class Ticker:
         self._broker = broker
         self._undefined = list(plans)
         self._seen_at = self._checked_at = float("-inf")
-        self._editions: dict[str, Any] = {}
 
     def tick(self) -> float:
         """Make the ticks that are due, and return the seconds until the next look."""
@@ -55,25 +53,16 @@ class Ticker:
             self._broker._define_schedule(plan.definition, plan.queue._context)
             del self._undefined[0]
         _, following = self._broker._make_due_ticks(timedelta(seconds=LOOK_SECONDS))
-        if time.monotonic() >= self._checked_at + LOOK_SECONDS:
-            self._check_own(time.monotonic())
+        now = time.monotonic()
+        if now >= self._seen_at + SEEN_SECONDS:
+            self._broker._run(note_own_schedules)
+            self._seen_at = now
+        if now >= self._checked_at + LOOK_SECONDS:
+            self._broker._run(check_own_schedules)
+            self._checked_at = now  # only now: after an error they are looked at again
         # By chance, so that many workers do not look together. A schedule that cannot tick here is no reason to hurry.
         longest = LOOK_SECONDS * dice.uniform(0.8, 1.0)
         if following is None:
             return longest
         wait: float = (following - self._broker._context.clock.now()).total_seconds()
         return min(max(wait, MIN_LOOK_SECONDS), longest)
-
-    def _check_own(self, now: float) -> None:
-        """Look at the schedules in this process's code: whether they are changed, and note that they are in it."""
-        editions = self._broker._run(read_editions)
-        if now >= self._seen_at + SEEN_SECONDS:
-            for record in self._broker._run(refresh_seen):
-                report_unseen(self._broker._context, record)
-            self._seen_at = now
-        else:
-            ids = editions.keys() | self._editions.keys()
-            changed = {id for id in ids if editions.get(id) != self._editions.get(id)}
-            self._broker._run(report_changed, changed)
-        # Only now: after an error they are looked at again.
-        self._checked_at, self._editions = now, editions
