@@ -24,7 +24,7 @@ from mongoq.protocol_threads.history import read, replay
 from mongoq.protocol_threads.history.mistaken import log_no_history
 from mongoq.protocol_threads.history.query import history_page
 from mongoq.protocol_threads.history.read import blocked_by
-from mongoq.protocol_threads.sequence.repair import repair_sequences
+from mongoq.protocol_threads.sequence.hold import repair_sequences
 from mongoq.protocol_threads.wait.wait import find_next_due
 
 if TYPE_CHECKING:

@@ -63,6 +63,16 @@ async def _prepare(broker: BrokerContext, *, write: bool) -> None:
         await _calibrate(broker)
 
 
+async def ensure_transactional(broker: BrokerContext) -> None:
+    """Make the collection ready, and refuse a server without transactions before anything is written."""
+    require: Command[None] = Command("require", {}, target="sessions")
+    # Before any I/O: a broker whose client is known to have no transactions is refused at once.
+    await perform(require)
+    await ensure_broker_ready(broker, write=False)
+    await perform(require)  # the client knows the kind of server by now
+    await ensure_broker_ready(broker, write=True)
+
+
 async def check_collection(broker: BrokerContext) -> bool:
     """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``).
 

@@ -29,6 +29,7 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
+from mongoq.protocol.base.transaction import ensure_possible, run_atomic
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import died_in, refuse_mistake
 from mongoq.protocol.history.query import (
@@ -44,11 +45,9 @@ from mongoq.protocol.history.query import (
 from mongoq.protocol.history.read import NOT_RESERVED, Selection
 from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol.sequence.enter import enter
 from mongoq.protocol.sequence.hold import find_held_from, release, take_back
-from mongoq.protocol.sequence.leave import leave
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
 LETTERS_PER_PAGE = 500

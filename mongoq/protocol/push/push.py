@@ -30,6 +30,7 @@ from mongoq.model.sequence import check_sequence, topic_problem
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.base.topics import ensure_ready_to_push
+from mongoq.protocol.base.transaction import ensure_possible
 from mongoq.protocol.command import (
     MAX_COMMAND_BYTES,
     Command,
@@ -45,7 +46,6 @@ from mongoq.protocol.command import (
     with_place,
 )
 from mongoq.protocol.perform import perform, share
-from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import (
     KEYED,
     Keyed,
@@ -62,8 +62,8 @@ from mongoq.protocol.push.publish import (
     insert_joined,
     publish,
     publish_keyed,
+    push_in_order,
 )
-from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.push")

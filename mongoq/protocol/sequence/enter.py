@@ -14,11 +14,10 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.statements import send_statements
+from mongoq.protocol.base.transaction import ensure_possible
 from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.control import ensure_possible, update_alike
-from mongoq.protocol.sequence.leave import promote
-from mongoq.protocol.sequence.promotion import Promoted
+from mongoq.protocol.sequence.leave import Promoted, promote, update_alike
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 

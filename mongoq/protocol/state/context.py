@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import uniform
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from mongoq.errors import PayloadInvalid
@@ -23,7 +23,6 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
 from mongoq.protocol.state.claim_hints import ClaimHints, Contention
-from mongoq.protocol.state.taker import Taker
 from mongoq.protocol.state.wait_queue import WaiterRegistry
 
 logger = logging.getLogger("mongoq.foreign")
@@ -272,6 +271,35 @@ class BrokerContext:
 def event_key(id: Any, when: datetime) -> Any:
     """Return the key by which a stream event of this item and date is recognized."""
     return id_key(id), milliseconds(when)
+
+
+class Handed(NamedTuple):
+    """An item that a settlement has reserved for a taker.
+
+    Attributes:
+        document: its envelope as it was, which may be unreadable.
+        marks: the fields that reserve it, with its token.
+        now: the server's time of the reservation.
+    """
+
+    document: Mapping[str, Any]
+    marks: Mapping[str, Any]
+    now: datetime
+
+
+class Taker(Protocol):
+    """Takes items of one queue."""
+
+    def reserve(self, now: datetime) -> Mapping[str, Any] | None:
+        """Return the fields that reserve an item, with a token of its own; ``None`` without room for one.
+
+        Called in each attempt of a transaction.
+        """
+        ...
+
+    def accept(self, handed: Handed) -> None:
+        """Take a reserved item; called after the commit."""
+        ...
 
 
 @dataclass(slots=True)

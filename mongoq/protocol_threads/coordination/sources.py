@@ -28,7 +28,7 @@ from mongoq.protocol.coordination.sources import (
     _Unmatched,
 )
 from mongoq.protocol.sequence.enter import with_place
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.base.retry import retry_lost_race

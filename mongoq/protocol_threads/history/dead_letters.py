@@ -40,17 +40,17 @@ from mongoq.protocol.history.dead_letters import (
 )
 from mongoq.protocol.history.query import BoundedCount, Progress, Query, refuse_filter
 from mongoq.protocol.history.replay import hop_destination
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import find_few
 from mongoq.protocol_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol_threads.base.retry import retry_and_report
 from mongoq.protocol_threads.base.statements import send_statements
+from mongoq.protocol_threads.base.transaction import ensure_possible, run_atomic
 from mongoq.protocol_threads.history.mistaken import refuse_mistake
 from mongoq.protocol_threads.history.query import documents_page, find_named, search
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol_threads.sequence.enter import enter
 from mongoq.protocol_threads.sequence.hold import find_held_from, release, take_back
 from mongoq.protocol_threads.sequence.leave import leave

@@ -13,9 +13,9 @@ from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_until_reply
-from mongoq.protocol_threads.push.in_order import push_in_order
+from mongoq.protocol_threads.base.transaction import ensure_possible
 from mongoq.protocol_threads.push.insert import find_pushed
-from mongoq.protocol_threads.sequence.control import ensure_possible
+from mongoq.protocol_threads.push.publish import push_in_order
 
 
 def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> ImportResult:

@@ -59,11 +59,10 @@ from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_once, retry_until_reply
 from mongoq.protocol_threads.base.topics import ensure_ready_to_push
+from mongoq.protocol_threads.base.transaction import ensure_possible
 from mongoq.protocol_threads.perform import perform, share
-from mongoq.protocol_threads.push.in_order import push_in_order
 from mongoq.protocol_threads.push.insert import find_pushed, is_new, push_keyed
-from mongoq.protocol_threads.push.publish import insert_joined, publish, publish_keyed
-from mongoq.protocol_threads.sequence.control import ensure_possible
+from mongoq.protocol_threads.push.publish import insert_joined, publish, publish_keyed, push_in_order
 
 
 def _make_ready(

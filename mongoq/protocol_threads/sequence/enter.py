@@ -10,14 +10,14 @@ from typing import Any
 from mongoq.model.item import Document
 from mongoq.model.sequence import Target, control_id, held_entries
 from mongoq.protocol.command import Command
-from mongoq.protocol.sequence.control import update_alike
 from mongoq.protocol.sequence.enter import Entry, _context
+from mongoq.protocol.sequence.leave import update_alike
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.find import find_few
 from mongoq.protocol_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol_threads.base.statements import send_statements
+from mongoq.protocol_threads.base.transaction import ensure_possible
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.control import ensure_possible
 from mongoq.protocol_threads.sequence.leave import promote
 
 

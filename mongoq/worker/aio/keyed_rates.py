@@ -11,7 +11,7 @@ from mongoq.model.clock import milliseconds, time_of
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
 from mongoq.model.rate import Pace, PutOff, Slots
-from mongoq.protocol.claim.expiry import is_expired
+from mongoq.protocol.claim.judge import is_expired
 from mongoq.protocol.coordination.limits import bucket_id, read_buckets, share_key_slots
 from mongoq.worker.consumer import Consumer
 
