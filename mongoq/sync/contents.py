@@ -15,7 +15,7 @@ from mongoq.model.limits import QueueLimits
 from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, QueueSettings
 from mongoq.protocol.history.query import Query, make_query
 from mongoq.protocol.history.read import Counts, Selection
-from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.push.draft import DEFAULT_REMEMBER
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.protocol_threads import admin
 from mongoq.protocol_threads.base import queue_settings

@@ -23,8 +23,8 @@ from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.extended_json import read_json
 from mongoq.model.sequence import check_sequence
+from mongoq.protocol.push.draft import check_due, check_headers
 from mongoq.protocol.push.insert import check_key, live_filter
-from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.history.mistaken import is_known
 from mongoq.sync import Broker, Queue

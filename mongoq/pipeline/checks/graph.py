@@ -32,7 +32,7 @@ from mongoq.pipeline.graph.graph import (
 )
 from mongoq.pipeline.graph.handlers import argument_type, classes, in_a_line, return_type
 from mongoq.pipeline.run.consumers import DEFAULTS, join_takes_job
-from mongoq.protocol.push.push import check_due, check_headers
+from mongoq.protocol.push.draft import check_due, check_headers
 from mongoq.worker.consumer import LogErrors, any_handler, consumer
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.sources import source_plan

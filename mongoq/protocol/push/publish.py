@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -20,7 +19,7 @@ from mongoq.protocol.base.transaction import run_atomic, run_in_transaction
 from mongoq.protocol.command import Command, chunks
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import Keyed, find_pushed, id_taken_error, insert_item, upsert_keyed
-from mongoq.protocol.sequence.enter import enter, record_new, with_place
+from mongoq.protocol.sequence.enter import enter_all, record_new, with_place
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -193,9 +192,10 @@ async def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *
             if not is_same_push(document, context.name):
                 raise id_taken_error(document, envelope)
         new = [(envelope, sequence) for envelope, sequence in pushes if envelope["_id"] in envelopes]
-        entries = await enter(context, Counter(sequence for _, sequence in new if sequence is not None))
+        entries = await enter_all(context.broker, [(context.name, each) for _, each in new if each is not None])
         documents = [
-            envelope if sequence is None else with_place(envelope, entries[sequence]) for envelope, sequence in new
+            envelope if sequence is None else with_place(envelope, entries[context.name, sequence])
+            for envelope, sequence in new
         ]
         if len(documents) == 1:
             await perform(Command[Any]("insert_one", {"document": documents[0]}))

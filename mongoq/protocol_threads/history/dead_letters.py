@@ -51,7 +51,7 @@ from mongoq.protocol_threads.base.transaction import ensure_possible, run_atomic
 from mongoq.protocol_threads.history.mistaken import refuse_mistake
 from mongoq.protocol_threads.history.query import documents_page, find_named, search
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.enter import enter
+from mongoq.protocol_threads.sequence.enter import enter_all
 from mongoq.protocol_threads.sequence.hold import find_held_from, release, take_back
 from mongoq.protocol_threads.sequence.leave import leave
 
@@ -278,11 +278,11 @@ def _enter_again(
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
     places, freed = take_back(context.broker, home.name, leaving)
     new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
-    entries = enter(home, Counter(new))
+    entries = enter_all(context.broker, [(home.name, sequence) for sequence in new])
     entered, statements = [], []
     for letter in leaving:
         arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
-        place = {"place": places[key]} if key in places else entries[letter["sequence"]].take(when)
+        place = {"place": places[key]} if key in places else entries[home.name, letter["sequence"]].take(when)
         changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
         unset = dict(arguments["update"]["$unset"])
         if held_target(letter) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.model.envelope import is_same_push
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, chunks, own_error
 from mongoq.protocol.history.transfer import ImportResult, Pair, _add_dates, _other_queue
-from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.push.draft import DEFAULT_REMEMBER
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_until_reply

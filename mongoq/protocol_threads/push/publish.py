@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from mongoq.protocol_threads.base.queue_settings import ensure_ready, mark_order
 from mongoq.protocol_threads.base.transaction import run_atomic, run_in_transaction
 from mongoq.protocol_threads.perform import perform
 from mongoq.protocol_threads.push.insert import find_pushed, insert_item, upsert_keyed
-from mongoq.protocol_threads.sequence.enter import enter
+from mongoq.protocol_threads.sequence.enter import enter_all
 
 
 def publish_keyed(
@@ -147,9 +146,10 @@ def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *, id_g
             if not is_same_push(document, context.name):
                 raise id_taken_error(document, envelope)
         new = [(envelope, sequence) for envelope, sequence in pushes if envelope["_id"] in envelopes]
-        entries = enter(context, Counter(sequence for _, sequence in new if sequence is not None))
+        entries = enter_all(context.broker, [(context.name, each) for _, each in new if each is not None])
         documents = [
-            envelope if sequence is None else with_place(envelope, entries[sequence]) for envelope, sequence in new
+            envelope if sequence is None else with_place(envelope, entries[context.name, sequence])
+            for envelope, sequence in new
         ]
         if len(documents) == 1:
             perform(Command[Any]("insert_one", {"document": documents[0]}))
