@@ -44,8 +44,12 @@ async def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> None:
     Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
-    if not is_broker_ready(broker, write=write):
-        await run_for_callers("ready", partial(_prepare, broker, write=write), is_shared=broker.group_commit)
+
+    def is_due() -> bool:
+        return not is_broker_ready(broker, write=write)
+
+    if is_due():
+        await run_for_callers("ready", is_due, partial(_prepare, broker, write=write), is_shared=broker.group_commit)
 
 
 def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:

@@ -15,12 +15,15 @@ from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, ensure_transactional
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS, ensure_ready, is_saved
+from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS, ensure_ready
 from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply, run_for_callers
 from mongoq.protocol.command import Command, Duplicate, Refused
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 TOPICS_ID = "topics:mongoq"
+
+DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
+"""Error text for a dead queue named in a binding."""
 
 Bound = Mapping[str, tuple[str, ...]]
 """Queue names bound to each topic."""
@@ -31,23 +34,18 @@ async def ensure_ready_to_push(context: QueueContext[Any]) -> None:
 
     Almost always there is nothing to do.
     """
-    now, broker = time.monotonic(), context.broker
-    if now < broker.calm_until and is_saved(context, now):
+    if context.is_ready_to_push():
         return
     await ensure_ready(context, fresh=False)
-    await refresh_bindings(broker)
-    broker.calm_until = time.monotonic() + CHECK_PAUSE_SECONDS
+    await refresh_bindings(context.broker)
+    context.broker.calm_until = time.monotonic() + CHECK_PAUSE_SECONDS
 
 
 async def refresh_bindings(broker: BrokerContext) -> None:
     """Read the bindings again when they are older than a second, or when the change stream reported a change."""
-    if broker.topics.stale(REFRESH_SECONDS, broker.registry):
-        await run_for_callers("topics", partial(_read_stale, broker), is_shared=broker.group_commit)
-
-
-async def _read_stale(broker: BrokerContext) -> None:
-    if broker.topics.stale(REFRESH_SECONDS, broker.registry):  # another caller may have read them
-        await read_bindings(broker)
+    is_stale = partial(broker.topics.stale, REFRESH_SECONDS, broker.registry)
+    if is_stale():
+        await run_for_callers("topics", is_stale, partial(read_bindings, broker), is_shared=broker.group_commit)
 
 
 async def read_bindings(broker: BrokerContext) -> Bound:
@@ -68,13 +66,6 @@ def bindings_in(broker: BrokerContext, document: Mapping[str, Any] | None) -> Bo
         problem = f"holds bindings of topics that cannot be used ({error!r}); mend {TOPICS_ID!r} in it"
         raise CollectionUnsuitable(broker.namespace, problem) from error
     return {topic: tuple(dict.fromkeys(queues)) for topic, queues in bound.items()}
-
-
-# --- Bind and unbind queues: each change is one update of the document that holds all bindings.
-
-
-DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
-"""Error text for a dead queue named in a binding."""
 
 
 async def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[str, ...]:

@@ -301,7 +301,7 @@ async def claim_by_id(
     return item
 
 
-# --- Candidates of a claim of many: the first items of a queue, which the claim tries to reserve.
+# --- candidates
 
 
 Fields = Mapping[str, int]

@@ -61,20 +61,11 @@ async def reserve(
     With group commit it is one of the first, when other callers claim at the same time.
     """
     shared = context.broker.group_commit
-    items = await _reserve(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
+    items = await reserve_many(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
     return items[0] if items else None
 
 
 async def reserve_many(
-    context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
-) -> list[Item[M]]:
-    """Claim up to ``n`` items; with ``wait``, wait for the first one."""
-    if count(n, "n") > MAX_COMMAND_ITEMS:
-        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
-    return await _reserve(context, n, lease=lease, wait=wait, on_invalid=on_invalid)
-
-
-async def _reserve(
     context: QueueContext[M],
     n: int,
     *,
@@ -83,6 +74,9 @@ async def _reserve(
     on_invalid: OnInvalid,
     shared: bool = False,
 ) -> list[Item[M]]:
+    """Claim up to ``n`` items; with ``wait``, wait for the first one. ``shared``: callers may share one claim."""
+    if count(n, "n") > MAX_COMMAND_ITEMS:
+        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
@@ -100,10 +94,9 @@ async def _claim_decoded(
         if not shared:
             claimed = await claim(context, n, length)
         else:
-            part: Shared[Item[Any] | None]
-            part = Shared(("reserve", context.name, length), _claim_for_all, (context, length), _undo_shared)
+            key = "reserve", context.name, length
             try:
-                item = await share(part)
+                item = await share(Shared[Any](key, _claim_for_all, (context, length), _undo_shared))
             except NotYet:
                 continue
             claimed = [] if item is None else [item]

@@ -41,25 +41,26 @@ Put = tuple[str, ObjectId, bool]
 """Queue and id of an item of a publication, and whether it is new there."""
 
 
-async def publish_keyed(
+async def push_keyed(
     broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed, *, id_given: bool, joined: bool
-) -> None:
-    """Put a copy of an envelope into each queue under a key, in all of them or none."""
+) -> ObjectId:
+    """Put an item under a key into its queue, or a copy into each of the ``queues`` of a topic, in all of them or none.
+
+    Returns the id of the live item of that key.
+    """
     at = broker.clock.now()
-    bound = [make_bound_copy(envelope, queue, at) for queue in queues]
+    bound: list[Document] = [make_bound_copy(envelope, queue, at) for queue in queues]
+    copies = bound or [envelope]
 
     async def put_each() -> list[Put]:
-        puts = []
-        for copy in bound:
-            id, new = await upsert_keyed(broker, copy, keyed, id_given=id_given)
-            puts.append((copy["q"], id, new))
-        return puts
+        return [(copy["q"], *(await upsert_keyed(broker, copy, keyed, id_given=id_given))) for copy in copies]
 
-    is_several = len(bound) > 1 and not broker.serverless
+    is_several = len(copies) > 1 and not broker.serverless
     if is_several:
-        _check_transaction_size(1, len(bound), broker.encoding.size(bound[0]) * len(bound))
+        _check_transaction_size(1, len(copies), broker.encoding.size(copies[0]) * len(copies))
     puts = await (run_in_transaction(broker, put_each) if is_several and not joined else put_each())
     _record_puts(broker, puts, envelope)
+    return puts[0][1]
 
 
 async def publish(
@@ -161,7 +162,7 @@ def _record_puts(broker: BrokerContext, puts: Sequence[Put], envelope: Document)
         broker.record_put(queue, envelope["when"], envelope["priority"], number=len(ids), id=single, is_new=new)
 
 
-# --- Pushes into sequences: each item takes the place at the end of its sequence, in the transaction that inserts it.
+# --- sequences
 
 
 Ordered = tuple[Mapping[str, Any], "str | None"]

@@ -49,15 +49,15 @@ from mongoq.protocol.push.draft import (
     make_draft,
     remember_time,
 )
-from mongoq.protocol.push.insert import OnDuplicate, check_keyed, find_pushed, is_new, push_keyed
+from mongoq.protocol.push.insert import OnDuplicate, check_keyed, find_pushed, is_new
 from mongoq.protocol.push.publish import (
     MAX_COPIES,
     MAX_TRANSACTION_BYTES,
     Copy,
     insert_joined,
     publish,
-    publish_keyed,
     push_in_order,
+    push_keyed,
 )
 from mongoq.protocol.state.context import QueueContext
 
@@ -83,7 +83,10 @@ async def _make_ready(
     is_ordered = any(map(SEQUENCE, drafts))
     if is_ordered and not joined:
         await ensure_possible(context.broker)
-    await (ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context))
+    if joined:
+        await ensure_ready(context, fresh=False)
+    elif not context.is_ready_to_push():
+        await ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
     if remember is not None:
@@ -131,7 +134,7 @@ async def push(
         return item_id
     if draft.keyed is not None:
         envelope = draft.document(context, item_id, context.broker.encoding.unwrap("payload", wrapped))
-        return await push_keyed(context, envelope, draft.keyed, id_given=remember is not None)
+        return await push_keyed(context.broker, envelope, (), draft.keyed, id_given=remember is not None, joined=joined)
     try:
         if context.broker.group_commit and not joined:
             await share(Shared("push", _insert_for_callers, (context, draft, item_id, wrapped)))
@@ -274,10 +277,7 @@ async def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
     for push in keyed:
         key, envelope = each[push[2]].keyed, drafts.document(push)
         assert key is not None
-        if bound:
-            await publish_keyed(broker, envelope, bound, key, id_given=id_given, joined=joined)
-        else:
-            await push_keyed(context, envelope, key, id_given=id_given)
+        await push_keyed(broker, envelope, bound or (), key, id_given=id_given, joined=joined)
 
 
 def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:

@@ -263,7 +263,7 @@ async def find_last_place(broker: BrokerContext, queue: str, sequence: str) -> i
     return int(documents[0]["place"]) if documents else -1
 
 
-# --- Deletion of items with places in sequences, and of dead letters that hold one: the next item follows at once.
+# --- deletion of items that others wait for: the next ones follow at once
 
 
 DELETED_PER_TRANSACTION = 1_000

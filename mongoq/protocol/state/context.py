@@ -35,6 +35,8 @@ MARK_IN_USE_SECONDS = 3600.0
 """Seconds after which a process that claims from an empty queue writes that the queue is in use."""
 FIRST_SWEEP_SECONDS = 3600.0
 """Seconds within which a process first looks for idle queues, at random: many processes do not live so long."""
+RECHECK_SECONDS = 3600.0
+"""Seconds after which a process checks again that the options of a queue are stored."""
 MAX_UNUSED_STATES = 1_000
 """States of queues without a handle that a process keeps, the latest used ones: a queue for each reply is soon over."""
 
@@ -356,6 +358,16 @@ class QueueContext(Generic[M]):
             self._settings = resolve_settings(self.name, {**self.assumed, **given, **stored, **self.overriding})
             self._resolved_from = given, stored
         return self._settings
+
+    def is_saved(self, now: float) -> bool:
+        """Return whether the control documents hold the options of this handle, and of all others of the broker."""
+        state = self.state
+        return self.saved and not self.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
+
+    def is_ready_to_push(self) -> bool:
+        """Return whether the checks before a push were made a moment ago (``base.topics.ensure_ready_to_push``)."""
+        now = time.monotonic()
+        return now < self.broker.calm_until and self.is_saved(now)
 
     def count(self, event: Event, number: int = 1) -> None:
         """Count an event of the queue."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name
-from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS, is_saved
+from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS
 from mongoq.protocol.base.topics import TOPICS_ID, Bound, _check_alive, _queue_names, _refuse_chains, bindings_in
 from mongoq.protocol.command import Command, Duplicate, Refused
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -29,23 +29,18 @@ def ensure_ready_to_push(context: QueueContext[Any]) -> None:
 
     Almost always there is nothing to do.
     """
-    now, broker = time.monotonic(), context.broker
-    if now < broker.calm_until and is_saved(context, now):
+    if context.is_ready_to_push():
         return
     ensure_ready(context, fresh=False)
-    refresh_bindings(broker)
-    broker.calm_until = time.monotonic() + CHECK_PAUSE_SECONDS
+    refresh_bindings(context.broker)
+    context.broker.calm_until = time.monotonic() + CHECK_PAUSE_SECONDS
 
 
 def refresh_bindings(broker: BrokerContext) -> None:
     """Read the bindings again when they are older than a second, or when the change stream reported a change."""
-    if broker.topics.stale(REFRESH_SECONDS, broker.registry):
-        run_for_callers("topics", partial(_read_stale, broker), is_shared=broker.group_commit)
-
-
-def _read_stale(broker: BrokerContext) -> None:
-    if broker.topics.stale(REFRESH_SECONDS, broker.registry):  # another caller may have read them
-        read_bindings(broker)
+    is_stale = partial(broker.topics.stale, REFRESH_SECONDS, broker.registry)
+    if is_stale():
+        run_for_callers("topics", is_stale, partial(read_bindings, broker), is_shared=broker.group_commit)
 
 
 def read_bindings(broker: BrokerContext) -> Bound:
@@ -54,9 +49,6 @@ def read_bindings(broker: BrokerContext) -> Bound:
     bound = bindings_in(broker, (find_one(broker, {"_id": TOPICS_ID})))
     broker.topics.store(bound, asked_at)
     return bound
-
-
-# --- Bind and unbind queues: each change is one update of the document that holds all bindings.
 
 
 def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[str, ...]:

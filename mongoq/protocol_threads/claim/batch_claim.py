@@ -200,7 +200,7 @@ def claim_by_id(
     return item
 
 
-# --- Candidates of a claim of many: the first items of a queue, which the claim tries to reserve.
+# --- candidates
 
 
 def read_candidates(

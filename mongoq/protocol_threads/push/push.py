@@ -51,8 +51,8 @@ from mongoq.protocol_threads.base.retry import retry_once, retry_until_reply
 from mongoq.protocol_threads.base.topics import ensure_ready_to_push
 from mongoq.protocol_threads.base.transaction import ensure_possible
 from mongoq.protocol_threads.perform import perform, share
-from mongoq.protocol_threads.push.insert import find_pushed, is_new, push_keyed
-from mongoq.protocol_threads.push.publish import insert_joined, publish, publish_keyed, push_in_order
+from mongoq.protocol_threads.push.insert import find_pushed, is_new
+from mongoq.protocol_threads.push.publish import insert_joined, publish, push_in_order, push_keyed
 
 
 def _make_ready(
@@ -67,7 +67,10 @@ def _make_ready(
     is_ordered = any(map(SEQUENCE, drafts))
     if is_ordered and not joined:
         ensure_possible(context.broker)
-    (ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context))
+    if joined:
+        ensure_ready(context, fresh=False)
+    elif not context.is_ready_to_push():
+        ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
     if remember is not None:
@@ -115,7 +118,7 @@ def push(
         return item_id
     if draft.keyed is not None:
         envelope = draft.document(context, item_id, context.broker.encoding.unwrap("payload", wrapped))
-        return push_keyed(context, envelope, draft.keyed, id_given=remember is not None)
+        return push_keyed(context.broker, envelope, (), draft.keyed, id_given=remember is not None, joined=joined)
     try:
         if context.broker.group_commit and not joined:
             share(Shared("push", _insert_for_callers, (context, draft, item_id, wrapped)))
@@ -254,10 +257,7 @@ def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> 
     for push in keyed:
         key, envelope = each[push[2]].keyed, drafts.document(push)
         assert key is not None
-        if bound:
-            publish_keyed(broker, envelope, bound, key, id_given=id_given, joined=joined)
-        else:
-            push_keyed(context, envelope, key, id_given=id_given)
+        push_keyed(broker, envelope, bound or (), key, id_given=id_given, joined=joined)
 
 
 def _push_in_order(drafts: Drafts, pushes: Sequence[Push]) -> None:

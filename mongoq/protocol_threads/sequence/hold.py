@@ -246,7 +246,7 @@ def find_last_place(broker: BrokerContext, queue: str, sequence: str) -> int:
     return int(documents[0]["place"]) if documents else -1
 
 
-# --- Deletion of items with places in sequences, and of dead letters that hold one: the next item follows at once.
+# --- deletion of items that others wait for: the next ones follow at once
 
 
 def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any], *, blocked: bool = False) -> int:

@@ -4,6 +4,11 @@
 As many follow as have left, unless ``max_in_sequence`` was raised or lowered meanwhile. Then promotion does not write
 the control document. Where fewer or more follow, that is written or deleted, and so conflicts with a push that saw the
 sequence full: one of the two transactions is tried again.
+
+A worker whose last claim has found nothing settles the first item. Then the next one is due for nobody but this worker,
+and its claim would take half of the time. So the transaction that lets it follow also reserves it: it is handed over.
+Only an item that was never claimed, has no date to start by and is due is handed over: it has nothing to be found out
+by a claim.
 """
 
 from __future__ import annotations
@@ -37,6 +42,37 @@ from mongoq.protocol.state.context import BrokerContext, Handed, Taker
 from mongoq.protocol_threads.base.find import find_few, find_one
 from mongoq.protocol_threads.base.statements import send_statements
 from mongoq.protocol_threads.perform import perform
+
+
+def promote_first(
+    broker: BrokerContext, queue: str, sequence: str, taker: Taker | None
+) -> tuple[Promoted | None, bool]:
+    """Promote the item with the first place of a sequence, unless it is a head (``findAndModify``).
+
+    Called in a transaction. Returns the item, and false if another program has written a date that cannot be used.
+    """
+    now = broker.clock.now()
+    marks = None if taker is None else taker.reserve(now)
+    arguments: dict[str, Any] = {
+        "filter": {"q": queue, "sequence": sequence, "place": HAS_PLACE},
+        "update": [{"$set": _promoted_fields(now, marks)}],
+        "sort": [("place", 1)],
+    }
+    if marks is None:
+        arguments["projection"] = FIRST_FIELDS
+    # Undecoded: an error would keep the item before it from being settled.
+    before = perform(Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes"))
+    if before is None:
+        return None, True
+    if "when" in before:
+        return None, isinstance(before["when"], datetime)
+    ready_from = before.get("ready_from")
+    if not isinstance(ready_from, datetime) or ready_from > LATEST:
+        return None, False
+    promoted = make_promoted(queue, before, now)
+    if taker is not None and marks is not None and _is_handed_over(before, now):
+        return Promoted(queue, promoted.id, now, None, partial(taker.accept, Handed(before, marks, now))), True
+    return promoted, True
 
 
 def leave(
@@ -203,37 +239,3 @@ def _join_following(
 def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> list[Document]:
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": MAY_FOLLOW}
     return find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS)
-
-
-# --- promotion
-
-
-def promote_first(
-    broker: BrokerContext, queue: str, sequence: str, taker: Taker | None
-) -> tuple[Promoted | None, bool]:
-    """Promote the item with the first place of a sequence, unless it is a head (``findAndModify``).
-
-    Called in a transaction. Returns the item, and false if another program has written a date that cannot be used.
-    """
-    now = broker.clock.now()
-    marks = None if taker is None else taker.reserve(now)
-    arguments: dict[str, Any] = {
-        "filter": {"q": queue, "sequence": sequence, "place": HAS_PLACE},
-        "update": [{"$set": _promoted_fields(now, marks)}],
-        "sort": [("place", 1)],
-    }
-    if marks is None:
-        arguments["projection"] = FIRST_FIELDS
-    # Undecoded: an error would keep the item before it from being settled.
-    before = perform(Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes"))
-    if before is None:
-        return None, True
-    if "when" in before:
-        return None, isinstance(before["when"], datetime)
-    ready_from = before.get("ready_from")
-    if not isinstance(ready_from, datetime) or ready_from > LATEST:
-        return None, False
-    promoted = make_promoted(queue, before, now)
-    if taker is not None and marks is not None and _is_handed_over(before, now):
-        return Promoted(queue, promoted.id, now, None, partial(taker.accept, Handed(before, marks, now))), True
-    return promoted, True
