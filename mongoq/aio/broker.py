@@ -29,13 +29,13 @@ from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.protocol import admin, insight
 from mongoq.protocol.base import bootstrap, transaction
+from mongoq.protocol.base import topics as binding
 from mongoq.protocol.base.bootstrap import find_faults, find_notes
 from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import counters, read
 from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

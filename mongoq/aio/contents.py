@@ -31,8 +31,8 @@ from mongoq.protocol.history.mistaken import log_no_history
 from mongoq.protocol.history.query import Query, history_page, make_query
 from mongoq.protocol.history.read import Counts, Selection, blocked_by
 from mongoq.protocol.history.transfer import ImportResult, check_history, check_import, import_items
-from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.protocol.sequence.repair import repair_sequences
+from mongoq.protocol.push.draft import DEFAULT_REMEMBER
+from mongoq.protocol.sequence.hold import repair_sequences
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.protocol.wait.wait import find_next_due
 

@@ -29,7 +29,7 @@ from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.claim.judge import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push import push
+from mongoq.protocol.push import draft, push
 from mongoq.protocol.push.insert import KEYED, OnDuplicate, check_key
 from mongoq.protocol.settle import bury, move, settle
 from mongoq.protocol.state.context import context_of
@@ -267,9 +267,9 @@ class AsyncQueue(AsyncContents[M], Local):
         Raises:
             PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored.
         """
-        push.check_due(delay, when)
+        draft.check_due(delay, when)
         checked_priority(priority)
-        push.check_headers(headers, self._context.broker.encoding)
+        draft.check_headers(headers, self._context.broker.encoding)
         if expires is not None:
             checked_expires(expires)
         if key is not None:

@@ -51,7 +51,7 @@ from mongoq.pipeline.graph.handlers import (
     why_never,
 )
 from mongoq.pipeline.run.consumers import join_takes_job
-from mongoq.protocol.push.push import check_due, check_headers
+from mongoq.protocol.push.draft import check_due, check_headers
 from mongoq.worker.consumer import LogErrors, any_handler, consumer
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.sources import source_plan

@@ -50,8 +50,7 @@ from mongoq.protocol.history.query import (
 )
 from mongoq.protocol.history.read import Selection, in_state, queues, read_controls
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.delete import delete_in_order
-from mongoq.protocol.sequence.repair import forget_sequences
+from mongoq.protocol.sequence.hold import delete_in_order, forget_sequences
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 

@@ -47,8 +47,14 @@ from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.history.read import count_states, counts_of, find_queues, in_state, read_controls
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import check_key, live_filter
-from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
-from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, read_heads
+from mongoq.protocol.sequence.hold import (
+    HELD_PER_PAGE,
+    find_held,
+    find_letters,
+    find_miscounted,
+    find_uncounted,
+    read_heads,
+)
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 logger = logging.getLogger("mongoq.stats")

@@ -52,8 +52,7 @@ from mongoq.protocol_threads.history.counters import flush
 from mongoq.protocol_threads.history.query import count_free, count_range, delete
 from mongoq.protocol_threads.history.read import queues, read_controls
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.delete import delete_in_order
-from mongoq.protocol_threads.sequence.repair import forget_sequences
+from mongoq.protocol_threads.sequence.hold import delete_in_order, forget_sequences
 
 
 def purge(

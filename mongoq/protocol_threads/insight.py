@@ -66,8 +66,7 @@ from mongoq.protocol_threads.history.mistaken import (
 )
 from mongoq.protocol_threads.history.read import find_queues, read_controls
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.hold import find_held, find_letters
-from mongoq.protocol_threads.sequence.repair import find_miscounted, find_uncounted, read_heads
+from mongoq.protocol_threads.sequence.hold import find_held, find_letters, find_miscounted, find_uncounted, read_heads
 
 
 def read_queues(

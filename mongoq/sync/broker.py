@@ -30,10 +30,10 @@ from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads import admin, insight
 from mongoq.protocol_threads.base import bootstrap, transaction
+from mongoq.protocol_threads.base import topics as binding
 from mongoq.protocol_threads.base.bootstrap import find_faults
 from mongoq.protocol_threads.coordination import heartbeats, streams
 from mongoq.protocol_threads.history import counters, read
-from mongoq.protocol_threads.push import bindings as binding
 from mongoq.sync.blocks import Transaction
 from mongoq.sync.inspection import Inspection
 from mongoq.sync.queue import DeadQueue, Queue

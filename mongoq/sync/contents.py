@@ -26,7 +26,7 @@ from mongoq.model.settings import (
 from mongoq.protocol.history.query import Query, make_query
 from mongoq.protocol.history.read import Counts, Selection
 from mongoq.protocol.history.transfer import ImportResult, check_history, check_import
-from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.push.draft import DEFAULT_REMEMBER
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.protocol_threads import admin
 from mongoq.protocol_threads.base import queue_settings
@@ -36,7 +36,7 @@ from mongoq.protocol_threads.history.mistaken import log_no_history
 from mongoq.protocol_threads.history.query import history_page
 from mongoq.protocol_threads.history.read import blocked_by
 from mongoq.protocol_threads.history.transfer import import_items
-from mongoq.protocol_threads.sequence.repair import repair_sequences
+from mongoq.protocol_threads.sequence.hold import repair_sequences
 from mongoq.protocol_threads.wait.wait import find_next_due
 from mongoq.sync.selection import ItemSelection
 

@@ -24,6 +24,7 @@ from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol.claim.judge import OnInvalid
 from mongoq.protocol.history.dead_letters import selection
 from mongoq.protocol.history.read import Selection
+from mongoq.protocol.push import draft
 from mongoq.protocol.push.insert import KEYED, OnDuplicate, check_key
 from mongoq.protocol.state.context import context_of
 from mongoq.protocol_threads import admin
@@ -269,9 +270,9 @@ class Queue(Contents[M], Local):
         Raises:
             PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored.
         """
-        push.check_due(delay, when)
+        draft.check_due(delay, when)
         checked_priority(priority)
-        push.check_headers(headers, self._context.broker.encoding)
+        draft.check_headers(headers, self._context.broker.encoding)
         if expires is not None:
             checked_expires(expires)
         if key is not None:

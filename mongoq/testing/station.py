@@ -20,7 +20,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
 from mongoq.model.rate import Pace
 from mongoq.protocol.coordination.limits import bucket_id
-from mongoq.protocol.push.push import due_time
+from mongoq.protocol.push.draft import due_time
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.claim.filtering import is_kept
 from mongoq.protocol_threads.coordination.limits import end_put_offs, give_back_slots, take_slots

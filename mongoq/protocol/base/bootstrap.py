@@ -44,8 +44,12 @@ async def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> None:
     Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
-    if not is_broker_ready(broker, write=write):
-        await run_for_callers("ready", partial(_prepare, broker, write=write), is_shared=broker.group_commit)
+
+    def is_due() -> bool:
+        return not is_broker_ready(broker, write=write)
+
+    if is_due():
+        await run_for_callers("ready", is_due, partial(_prepare, broker, write=write), is_shared=broker.group_commit)
 
 
 def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:
@@ -61,6 +65,16 @@ async def _prepare(broker: BrokerContext, *, write: bool) -> None:
         await ensure_indexes(broker)
     if broker.clock.due():
         await _calibrate(broker)
+
+
+async def ensure_transactional(broker: BrokerContext) -> None:
+    """Make the collection ready, and refuse a server without transactions before anything is written."""
+    require: Command[None] = Command("require", {}, target="sessions")
+    # Before any I/O: a broker whose client is known to have no transactions is refused at once.
+    await perform(require)
+    await ensure_broker_ready(broker, write=False)
+    await perform(require)  # the client knows the kind of server by now
+    await ensure_broker_ready(broker, write=True)
 
 
 async def check_collection(broker: BrokerContext) -> bool:

@@ -41,8 +41,6 @@ CONTROL_PREFIX = "queue:"
 """Prefix of the ``_id`` of a queue's control document."""
 REFRESH_SECONDS = 1.0
 """Seconds after which an operation that depends on the settings reads them again."""
-RECHECK_SECONDS = 3600.0
-"""Seconds after which a process checks again that the options of a queue are stored."""
 MARK_USED_SECONDS = 86_400.0
 """Seconds after which a process marks a queue as used again."""
 IN_USE_UPDATE = {"$unset": {"idle": "", "expires": ""}}
@@ -58,7 +56,7 @@ async def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Non
     change. Almost always there is nothing to do.
     """
     now, state = time.monotonic(), context.state
-    saved = is_saved(context, now)
+    saved = context.is_saved(now)
     if saved and now < state.calm_until:
         return
     is_used = now < state.used_until
@@ -83,19 +81,9 @@ async def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Non
     if not is_stale:
         return
     if saved and context.broker.group_commit:
-        await run_for_callers(("settings", context.name), partial(_adopt_stale, context), is_shared=True)
+        is_due, key = partial(state.stale, REFRESH_SECONDS), ("settings", context.name)
+        await run_for_callers(key, is_due, partial(_adopt, context), is_shared=True)
     else:
-        await _adopt(context)
-
-
-def is_saved(context: QueueContext[Any], now: float) -> bool:
-    """Return whether the control documents hold the options of this handle, and of all others of the broker."""
-    state = context.state
-    return context.saved and not context.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
-
-
-async def _adopt_stale(context: QueueContext[Any]) -> None:
-    if context.state.stale(REFRESH_SECONDS):  # another caller may have read them
         await _adopt(context)
 
 

@@ -75,21 +75,24 @@ async def retry_lost_race(attempt: Callable[[], Awaitable[T]]) -> T:
     return await attempt()
 
 
-async def run_for_callers(key: Hashable, work: Callable[[], Awaitable[None]], *, is_shared: bool) -> None:
-    """Run a check once for all concurrent callers, or each alone; that of a later caller finds nothing to do.
+async def run_for_callers(
+    key: Hashable, is_due: Callable[[], bool], work: Callable[[], Awaitable[object]], *, is_shared: bool
+) -> None:
+    """Do what is due once for all concurrent callers, or for each alone; for a later caller it is not due any more.
 
     Callers that arrive during a run use the next one.
     """
     if is_shared:
-        await share(Shared[None](key, _run_in_turn, work))
-    else:
+        await share(Shared[None](key, _run_in_turn, (is_due, work)))
+    elif is_due():
         await work()
 
 
-async def _run_in_turn(works: list[Callable[[], Awaitable[None]]]) -> list[None]:
-    for work in works:
-        await work()
-    return [None] * len(works)
+async def _run_in_turn(entries: list[tuple[Callable[[], bool], Callable[[], Awaitable[object]]]]) -> list[None]:
+    for is_due, work in entries:
+        if is_due():
+            await work()
+    return [None] * len(entries)
 
 
 class TransactionRetries:

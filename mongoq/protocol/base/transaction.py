@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from inspect import isawaitable, iscoroutine
 from typing import Any, TypeVar
 
-from mongoq.errors import ArgumentInvalid, ReservationLost
+from mongoq.errors import ArgumentInvalid, ReservationLost, TransactionsUnavailable
 from mongoq.model.item import reservation_key
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready, ensure_transactional
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries
+from mongoq.protocol.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries, retry_lost_race
 from mongoq.protocol.base.topics import refresh_bindings
 from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform, run_attached, sleep
@@ -41,16 +41,6 @@ async def begin_transaction(broker: BrokerContext) -> Any:
     return session
 
 
-async def ensure_transactional(broker: BrokerContext) -> None:
-    """Make the collection ready, and refuse a server without transactions before anything is written."""
-    require: Command[None] = Command("require", {}, target="sessions")
-    # Before any I/O: a broker whose client is known to have no transactions is refused at once.
-    await perform(require)
-    await ensure_broker_ready(broker, write=False)
-    await perform(require)  # the client knows the kind of server by now
-    await ensure_broker_ready(broker, write=True)
-
-
 async def run_in_transaction(broker: BrokerContext, make: Callable[[], Awaitable[T]]) -> T:
     """Run an operation in a transaction of its own; retry it as a whole after a conflict or the loss of its server.
 
@@ -74,6 +64,31 @@ async def run_in_transaction(broker: BrokerContext, make: Callable[[], Awaitable
         await perform(Command("begin", {}, target="sessions", session=session))
     await _end(session, committed=True)
     return result
+
+
+async def ensure_possible(broker: BrokerContext) -> None:
+    """Refuse a server without transactions before anything is written.
+
+    Raises:
+        TransactionsUnavailable: the server is no replica set.
+    """
+    if broker.serverless:
+        return
+    try:
+        await ensure_transactional(broker)
+    except TransactionsUnavailable as error:
+        raise TransactionsUnavailable(error.server, needed_by=["sequences (sequence=)"]) from None
+
+
+async def run_atomic(broker: BrokerContext, attempt: Callable[[], Awaitable[T]], *, joined: bool = False) -> T:
+    """Run an operation in a transaction of its own, or in the caller's (``joined``); without a server, as it is.
+
+    A crash before the commit leaves nothing of it behind. Two processes that begin a sequence at the same moment may
+    both insert its control document; the slower one tries again.
+    """
+    if joined or broker.serverless:
+        return await attempt()
+    return await retry_lost_race(lambda: run_in_transaction(broker, attempt))
 
 
 async def commit_transaction(session: Any) -> None:

@@ -7,6 +7,7 @@ or put behind the others.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,16 +18,23 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.envelope import Document, attempts_of
-from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.model.item import Item, id_key, id_keys
+from mongoq.model.envelope import attempts_of, is_fresh
+from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
+from mongoq.model.item import Document, Item, id_key, id_keys
 from mongoq.model.stream_claim import ENTRY_TIME, entry_time
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
+from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
-from mongoq.protocol.claim import foreign
-from mongoq.protocol.claim.candidates import Candidates
-from mongoq.protocol.claim.judge import bury_unfit, find_exhaustion, is_exhausted, is_suspect, start_or_expire
-from mongoq.protocol.claim.reservation import give_back_command, update_held
+from mongoq.protocol.claim.judge import (
+    bury_exhausted,
+    bury_foreign,
+    bury_uncountable,
+    give_back_command,
+    is_exhausted,
+    is_suspect,
+    start_or_expire,
+    update_held,
+)
 from mongoq.protocol.command import Command, Refused, ReplyLost, Unreadable, number_matched
 from mongoq.protocol.perform import perform
 from mongoq.protocol.state.claim_hints import eligible
@@ -210,7 +218,7 @@ async def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -
     if len(items) < len(read):  # what can be read of such a document may lack its id
         for document in await find_few(broker, filter, [("_id", 1)], len(ids), projection={"_id": 1}):
             if id_key(document["_id"]) not in items:
-                await foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+                await bury_foreign(claim.context, {"_id": document["_id"], "token": claim.token})
     return items, True
 
 
@@ -278,16 +286,129 @@ async def claim_by_id(
     try:
         before = await perform(command)
     except Refused:
-        if not (await foreign.bury_uncountable(claim.context)):
+        if not (await bury_uncountable(claim.context)):
             raise
         return None
     except Unreadable:
-        await foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+        await bury_foreign(claim.context, {"_id": document["_id"], "token": claim.token})
         return None
     if before is None:
         return None
     (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
     if is_exhausted(claim.context, before):
-        await bury_unfit(claim.context, item, find_exhaustion(claim.context))
+        await bury_exhausted(claim.context, item)
         return None
     return item
+
+
+# --- candidates
+
+
+Fields = Mapping[str, int]
+"""Projection of a find."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Items that a claim tries to reserve, in the order of claims.
+
+    Attributes:
+        documents: the envelopes of the items, or only the fields of ``CLAIM_FIELDS``.
+        untouched: all items were read whole and were never claimed: they are not read again.
+        size: the average bytes of untouched items.
+    """
+
+    documents: Sequence[Document] = ()
+    untouched: bool = False
+    size: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.documents)
+
+
+async def read_candidates(
+    context: QueueContext[Any], n: int, *, unreserved: bool = False, fields: Fields | None = None
+) -> Candidates | None:
+    """Read the first ``n`` items; ``None`` when nothing is eligible; empty when the caller must claim singly.
+
+    Args:
+        context: the queue.
+        n: number of items, at most.
+        unreserved: leave out items with expired leases, which may fill the head.
+        fields: projection, if a filter of a consumer may settle some of the items.
+    """
+    state = context.state
+    # Items are read whole where they are likely to be still the same when the claim arrives.
+    beside_others = state.contention.width > 1
+    if unreserved or fields or beside_others or context.broker.serverless or time.monotonic() < state.reads_whole_at:
+        ids = await read_ids(context, n, unreserved=unreserved, fields=fields)
+        return None if ids is None else Candidates(ids)
+    while True:
+        await refresh_hints(context)
+        start = state.claim_hints.start(context.name, context.broker.clock.now())
+        try:
+            head = await retry_once(find_head(context.broker, start.filter, CLAIM_ORDER, n))
+        except Unreadable:  # a document of another program: a claim by its id finds it, and buries it
+            break
+        if head.cursor:  # the items are so large that one reply does not hold them
+            await close_cursor(context.broker, head.cursor)
+            break
+        documents = head.documents
+        state.claim_hints.raise_bounds(start, documents[0] if documents else None)
+        if documents:
+            fresh = sum(map(is_fresh, documents))
+            if fresh == len(documents):
+                return Candidates(documents, untouched=True, size=head.size)
+            if fresh * 2 < len(documents):
+                state.read_ids_only()
+            if ordinary := _select_ordinary(documents):
+                return Candidates(ordinary)
+            break
+        if not (await has_items_before_bound(context)):
+            return None
+    state.read_ids_only()
+    ids = await read_ids(context, n)
+    return None if ids is None else Candidates(ids)
+
+
+async def read_ids(
+    context: QueueContext[Any],
+    n: int,
+    *,
+    unreserved: bool = False,
+    fields: Fields | None = None,
+    due: datetime | None = None,
+) -> list[Document] | None:
+    """Read the ids of the first ``n`` ordinary items (``find``), or of later ones when other processes claim as well.
+
+    ``None`` when nothing is eligible, or nothing was at a time ``due``.
+    """
+    hints, contention = context.state.claim_hints, context.state.contention
+    fields = fields or CLAIM_FIELDS
+    if unreserved:
+        filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
+        read = await find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)
+        return _select_ordinary(read) or None
+    await refresh_hints(context)
+    while True:
+        now = context.broker.clock.now()
+        start, skip = hints.start(context.name, now if due is None else min(due, now)), contention.skip(n)
+        read = await find_few(context.broker, start.filter, CLAIM_ORDER, n, projection=fields, skip=skip)
+        if not skip:
+            hints.raise_bounds(start, read[0] if read else None)
+        if read:
+            return _select_ordinary(read)
+        if skip:
+            contention.beyond()
+        elif not (await has_items_before_bound(context)):
+            return None
+
+
+def _select_ordinary(read: list[Document]) -> list[Document]:
+    """Return the documents that can join a batch; another program's odd types are claimed one by one."""
+    return [
+        document
+        for document in read
+        if isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
+    ]

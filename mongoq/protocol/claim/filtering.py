@@ -24,7 +24,7 @@ from mongoq.protocol.base.statements import Statement, number_found
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.command import Command, PartlyRefused
 from mongoq.protocol.history.query import is_refused_filter, refusal
-from mongoq.protocol.push.push import due_time
+from mongoq.protocol.push.draft import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.settle.move import Handover, Moves, Resolve, make_move
 from mongoq.protocol.settle.settle import make_commit

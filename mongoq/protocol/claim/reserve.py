@@ -22,19 +22,19 @@ from mongoq.model.item import Item
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.claim import foreign
-from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
-from mongoq.protocol.claim.candidates import read_candidates
+from mongoq.protocol.claim.batch_claim import BatchClaim, read_candidates, send_claim
 from mongoq.protocol.claim.judge import (
     OnInvalid,
-    bury_unfit,
+    bury_exhausted,
+    bury_foreign,
+    bury_uncountable,
     check_on_invalid,
     decode_items,
-    find_exhaustion,
     is_exhausted,
+    make_marks,
+    renew_leases,
     start_or_expire,
 )
-from mongoq.protocol.claim.reservation import make_marks, renew_leases
 from mongoq.protocol.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
 from mongoq.protocol.perform import perform, share
 from mongoq.protocol.settle.settle import release_command
@@ -61,20 +61,11 @@ async def reserve(
     With group commit it is one of the first, when other callers claim at the same time.
     """
     shared = context.broker.group_commit
-    items = await _reserve(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
+    items = await reserve_many(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
     return items[0] if items else None
 
 
 async def reserve_many(
-    context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
-) -> list[Item[M]]:
-    """Claim up to ``n`` items; with ``wait``, wait for the first one."""
-    if count(n, "n") > MAX_COMMAND_ITEMS:
-        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
-    return await _reserve(context, n, lease=lease, wait=wait, on_invalid=on_invalid)
-
-
-async def _reserve(
     context: QueueContext[M],
     n: int,
     *,
@@ -83,6 +74,9 @@ async def _reserve(
     on_invalid: OnInvalid,
     shared: bool = False,
 ) -> list[Item[M]]:
+    """Claim up to ``n`` items; with ``wait``, wait for the first one. ``shared``: callers may share one claim."""
+    if count(n, "n") > MAX_COMMAND_ITEMS:
+        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
@@ -100,10 +94,9 @@ async def _claim_decoded(
         if not shared:
             claimed = await claim(context, n, length)
         else:
-            part: Shared[Item[Any] | None]
-            part = Shared(("reserve", context.name, length), _claim_for_all, (context, length), _undo_shared)
+            key = "reserve", context.name, length
             try:
-                item = await share(part)
+                item = await share(Shared[Any](key, _claim_for_all, (context, length), _undo_shared))
             except NotYet:
                 continue
             claimed = [] if item is None else [item]
@@ -160,7 +153,7 @@ async def claim_one(context: QueueContext[Any], lease: timedelta) -> Item[Any] |
     while claimed := (await claim_first(context, partial(_claim_head, context, lease))):
         item, exhausted = claimed
         if exhausted:
-            await bury_unfit(context, item, find_exhaustion(context))
+            await bury_exhausted(context, item)
         # Asked here, so that an ordinary item costs no call.
         elif "start_by" not in item._document or (await start_or_expire(context, [item])):  # noqa: SLF001
             return item
@@ -174,7 +167,7 @@ async def claim_first(context: QueueContext[Any], claim: Callable[[], Awaitable[
         try:
             claimed = await claim()
         except Refused:
-            if not (await foreign.bury_uncountable(context)):
+            if not (await bury_uncountable(context)):
                 raise
         except Unreadable:
             pass  # the claim has buried or postponed the document, so the item after it may be claimed
@@ -207,7 +200,7 @@ async def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Ite
         try:
             before = await perform(command)
         except Unreadable:
-            await foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=token)
+            await bury_foreign(context, {"q": context.name, "when": marks["when"], "token": token})
             raise
         except ReplyLost as error:
             lost = error

@@ -14,16 +14,12 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.item import Document, Item
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.claim import foreign
-from mongoq.protocol.claim.batch_claim import BatchClaim, claim_by_id, send_claim
-from mongoq.protocol.claim.candidates import Candidates, read_candidates, read_ids
+from mongoq.protocol.claim.batch_claim import BatchClaim, Candidates, claim_by_id, read_candidates, read_ids, send_claim
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
-from mongoq.protocol.claim.judge import decode_items, start_or_expire
-from mongoq.protocol.claim.reservation import make_marks, renew_leases
+from mongoq.protocol.claim.judge import bury_foreign, decode_items, make_marks, renew_leases, start_or_expire
 from mongoq.protocol.claim.reserve import claim_one
 from mongoq.protocol.command import Blocked
-from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.state.taker import Handed
+from mongoq.protocol.state.context import Handed, QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
 M = TypeVar("M")
@@ -184,7 +180,7 @@ async def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> list[
     items = []
     for document, marks, now in handed:
         if isinstance(document, UnreadableDocument):
-            await foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=marks["token"])
+            await bury_foreign(context, {"q": context.name, "when": marks["when"], "token": marks["token"]})
         else:
             fields = {name: value for name, value in document.items() if name != "ready_from"}
             items.append(context.raw_item({**fields, **marks, "attempts": 1}, now, due=now))

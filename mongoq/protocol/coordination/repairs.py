@@ -7,8 +7,7 @@ from typing import Any
 
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.coordination.document_lease import DocumentLease, ForeignLease, take_lease, write_under_lease
-from mongoq.protocol.sequence.hold import release_all
-from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, repair_all
+from mongoq.protocol.sequence.hold import find_miscounted, find_uncounted, release_all, repair_all
 from mongoq.protocol.state.context import QueueContext
 
 REPAIR_PREFIX = "repair:"

@@ -41,10 +41,10 @@ from mongoq.protocol.coordination.document_lease import (
     under,
 )
 from mongoq.protocol.perform import perform
+from mongoq.protocol.push.draft import Draft, check_due, check_expires, check_headers, last_start
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
-from mongoq.protocol.push.push import Draft, check_due, check_expires, check_headers, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, with_place
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 SOURCE_PREFIX = "source:"

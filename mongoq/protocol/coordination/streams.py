@@ -31,9 +31,9 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
-from mongoq.protocol.claim.candidates import Candidates, read_ids
-from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.base.transaction import run_atomic
+from mongoq.protocol.claim.batch_claim import BatchClaim, Candidates, read_ids, send_claim
+from mongoq.protocol.claim.judge import make_marks
 from mongoq.protocol.claim.reserve import claim_one
 from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, delete_many, has_matched
 from mongoq.protocol.coordination.document_lease import (
@@ -45,9 +45,7 @@ from mongoq.protocol.coordination.document_lease import (
     write_under_lease,
 )
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.sequence.leave import leave
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext

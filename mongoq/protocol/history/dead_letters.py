@@ -29,6 +29,7 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
+from mongoq.protocol.base.transaction import ensure_possible, run_atomic
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import died_in, refuse_mistake
 from mongoq.protocol.history.query import (
@@ -44,11 +45,9 @@ from mongoq.protocol.history.query import (
 from mongoq.protocol.history.read import NOT_RESERVED, Selection
 from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.control import ensure_possible, run_atomic
-from mongoq.protocol.sequence.enter import enter
+from mongoq.protocol.sequence.enter import enter_all
 from mongoq.protocol.sequence.hold import find_held_from, release, take_back
-from mongoq.protocol.sequence.leave import leave
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
 LETTERS_PER_PAGE = 500
@@ -362,11 +361,11 @@ async def _enter_again(
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
     places, freed = await take_back(context.broker, home.name, leaving)
     new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
-    entries = await enter(home, Counter(new))
+    entries = await enter_all(context.broker, [(home.name, sequence) for sequence in new])
     entered, statements = [], []
     for letter in leaving:
         arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
-        place = {"place": places[key]} if key in places else entries[letter["sequence"]].take(when)
+        place = {"place": places[key]} if key in places else entries[home.name, letter["sequence"]].take(when)
         changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
         unset = dict(arguments["update"]["$unset"])
         if held_target(letter) is not None:

@@ -34,7 +34,7 @@ from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.command import Command, Unreadable, delete_many, own_error
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.delete import delete_in_order
+from mongoq.protocol.sequence.hold import delete_in_order
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")

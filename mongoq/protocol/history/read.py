@@ -18,9 +18,7 @@ from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.delete import NOT_IN_ORDER, delete_placed
-from mongoq.protocol.sequence.hold import find_letters
-from mongoq.protocol.sequence.repair import find_heads
+from mongoq.protocol.sequence.hold import NOT_IN_ORDER, delete_placed, find_heads, find_letters
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_CONTROL_DOCUMENTS = 1_000_000

@@ -19,11 +19,11 @@ from mongoq.model.envelope import Document, expiry, is_same_push
 from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.base.transaction import ensure_possible
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, chunks, own_error
-from mongoq.protocol.push.in_order import push_in_order
+from mongoq.protocol.push.draft import DEFAULT_REMEMBER, check_headers
 from mongoq.protocol.push.insert import check_key, find_pushed
-from mongoq.protocol.push.push import DEFAULT_REMEMBER, check_headers
-from mongoq.protocol.sequence.control import ensure_possible
+from mongoq.protocol.push.publish import push_in_order
 from mongoq.protocol.state.context import QueueContext
 
 NAMES = {"_id": "id", "q": "queue", "when": "due", "ready_from": "due", "processed": "processed"}

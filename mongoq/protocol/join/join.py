@@ -47,8 +47,7 @@ from mongoq.protocol.join.match import (
 )
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.hold import Letter, hold
-from mongoq.protocol.sequence.leave import give_up_places
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, give_up_places, record_promoted
 from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.exchange import Exchange, FenceMiss, PutOff, run_exchange
 from mongoq.protocol.settle.settle import retention_update

@@ -19,7 +19,7 @@ from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.retry import retry_lost_race, retry_once
 from mongoq.protocol.command import Command, Duplicate, ReplyLost, has_matched
 from mongoq.protocol.perform import perform
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import BrokerContext
 
 OnDuplicate = Literal["keep", "replace", "raise"]
 ON_DUPLICATE_VALUES: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
@@ -133,13 +133,6 @@ def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
     if on_duplicate != "keep":
         raise ArgumentInvalid("on_duplicate", "says what to do with an item of the same key; give key= as well")
     return None
-
-
-async def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, id_given: bool) -> ObjectId:
-    """Insert an item unless one with its key is live, and return the id of the live item."""
-    id, new = await upsert_keyed(context.broker, envelope, keyed, id_given=id_given)
-    context.broker.record_put(context.name, envelope["when"], envelope["priority"], id=id, is_new=new)
-    return id
 
 
 async def upsert_keyed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,11 +13,15 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.copies import make_bound_copy
 from mongoq.model.envelope import Document, is_same_push, splice
-from mongoq.protocol.base.transaction import run_in_transaction
+from mongoq.model.sequence import topic_problem
+from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
+from mongoq.protocol.base.transaction import run_atomic, run_in_transaction
 from mongoq.protocol.command import Command, chunks
 from mongoq.protocol.perform import perform
 from mongoq.protocol.push.insert import Keyed, find_pushed, id_taken_error, insert_item, upsert_keyed
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.sequence.enter import enter_all, record_new, with_place
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_COPIES = 30_000
 """Copies that one transaction writes, at most."""
@@ -37,25 +41,26 @@ Put = tuple[str, ObjectId, bool]
 """Queue and id of an item of a publication, and whether it is new there."""
 
 
-async def publish_keyed(
+async def push_keyed(
     broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed, *, id_given: bool, joined: bool
-) -> None:
-    """Put a copy of an envelope into each queue under a key, in all of them or none."""
+) -> ObjectId:
+    """Put an item under a key into its queue, or a copy into each of the ``queues`` of a topic, in all of them or none.
+
+    Returns the id of the live item of that key.
+    """
     at = broker.clock.now()
-    bound = [make_bound_copy(envelope, queue, at) for queue in queues]
+    bound: list[Document] = [make_bound_copy(envelope, queue, at) for queue in queues]
+    copies = bound or [envelope]
 
     async def put_each() -> list[Put]:
-        puts = []
-        for copy in bound:
-            id, new = await upsert_keyed(broker, copy, keyed, id_given=id_given)
-            puts.append((copy["q"], id, new))
-        return puts
+        return [(copy["q"], *(await upsert_keyed(broker, copy, keyed, id_given=id_given))) for copy in copies]
 
-    is_several = len(bound) > 1 and not broker.serverless
+    is_several = len(copies) > 1 and not broker.serverless
     if is_several:
-        _check_transaction_size(1, len(bound), broker.encoding.size(bound[0]) * len(bound))
+        _check_transaction_size(1, len(copies), broker.encoding.size(copies[0]) * len(copies))
     puts = await (run_in_transaction(broker, put_each) if is_several and not joined else put_each())
     _record_puts(broker, puts, envelope)
+    return puts[0][1]
 
 
 async def publish(
@@ -155,3 +160,51 @@ def _record_puts(broker: BrokerContext, puts: Sequence[Put], envelope: Document)
     for (queue, new), ids in there.items():
         single = ids[0] if len(ids) == 1 else None
         broker.record_put(queue, envelope["when"], envelope["priority"], number=len(ids), id=single, is_new=new)
+
+
+# --- sequences
+
+
+Ordered = tuple[Mapping[str, Any], "str | None"]
+"""The envelope of an item, and its sequence if it has one."""
+
+
+async def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *, id_given: bool, joined: bool) -> None:
+    """Insert items at the ends of their sequences, all of them or none, in the order given.
+
+    In one transaction, a caller's if there is one (``joined``): the control documents of the sequences are read and
+    written (``find``, ``update``), and the items inserted. A crash before its commit leaves nothing.
+
+    Raises:
+        ArgumentInvalid: the queue is a topic with bound queues.
+        TransactionsUnavailable: the server is no replica set.
+        DuplicateItem: a push to another queue has used one of the ids.
+    """
+    if context.broker.topics.bound.get(context.name):
+        raise ArgumentInvalid("sequence", topic_problem(context.name))
+    await ensure_ready(context, fresh=not joined)
+    await mark_ordered(context, joined=joined)
+
+    async def insert_new() -> tuple[list[Mapping[str, Any]], list[Promoted]]:
+        """Insert the items that are not stored yet; return them, and older items promoted."""
+        envelopes = {envelope["_id"]: envelope for envelope, _ in pushes}
+        for document in (await find_pushed(context.broker, list(envelopes))) if id_given else ():
+            envelope = envelopes.pop(document["_id"])
+            if not is_same_push(document, context.name):
+                raise id_taken_error(document, envelope)
+        new = [(envelope, sequence) for envelope, sequence in pushes if envelope["_id"] in envelopes]
+        entries = await enter_all(context.broker, [(context.name, each) for _, each in new if each is not None])
+        documents = [
+            envelope if sequence is None else with_place(envelope, entries[context.name, sequence])
+            for envelope, sequence in new
+        ]
+        if len(documents) == 1:
+            await perform(Command[Any]("insert_one", {"document": documents[0]}))
+        elif documents:
+            await perform(Command[Any]("insert_many", {"documents": documents, "ordered": True}))
+        return documents, [item for entry in entries.values() for item in entry.promoted]
+
+    documents, promoted = await run_atomic(context.broker, insert_new, joined=joined)
+    for document in documents:
+        record_new(context.broker, document)
+    record_promoted(context.broker, promoted)

@@ -1,35 +1,30 @@
 """Pushes: checked into drafts, and inserted alone, with those of other callers, or in chunks.
 
-``push``, ``push_many`` and ``push_each`` check their arguments. ``push_drafts`` takes the drafts to a queue, to its
+``push``, ``push_many`` and ``push_each`` check their arguments. ``_send`` takes the drafts to a queue, to its
 sequences, or to the queues of a topic. A lone push of a plain item is one ``insert``, which callers may share.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
 from bson import ObjectId
-from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem, PayloadInvalid
-from mongoq.model.arguments import Duration, Expires, Id, duration, moment, object_id, read_list
+from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
+from mongoq.model.arguments import Duration, Expires, Id, object_id
 from mongoq.model.arguments import expires as checked_expires
-from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.clock import Clock, milliseconds, time_of
-from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.encoding.ids import new_id, new_ids
-from mongoq.model.envelope import Document, Stencil, fresh_envelope, is_same_push, new_envelope
-from mongoq.model.sequence import check_sequence, topic_problem
+from mongoq.model.envelope import is_same_push
+from mongoq.model.sequence import topic_problem
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.base.topics import ensure_ready_to_push
+from mongoq.protocol.base.transaction import ensure_possible
 from mongoq.protocol.command import (
     MAX_COMMAND_BYTES,
     Command,
@@ -40,240 +35,40 @@ from mongoq.protocol.command import (
     chunks,
     copies,
     finish,
-    number_matched,
     own_error,
-    with_place,
 )
 from mongoq.protocol.perform import perform, share
-from mongoq.protocol.push.in_order import push_in_order
-from mongoq.protocol.push.insert import (
-    KEYED,
-    Keyed,
-    OnDuplicate,
-    check_keyed,
-    find_pushed,
-    is_new,
-    push_keyed,
+from mongoq.protocol.push.draft import (
+    Draft,
+    Drafts,
+    Push,
+    check_expiries,
+    check_ids,
+    check_sequences,
+    encode_payloads,
+    make_draft,
+    remember_time,
 )
+from mongoq.protocol.push.insert import OnDuplicate, check_keyed, find_pushed, is_new
 from mongoq.protocol.push.publish import (
     MAX_COPIES,
     MAX_TRANSACTION_BYTES,
     Copy,
     insert_joined,
     publish,
-    publish_keyed,
+    push_in_order,
+    push_keyed,
 )
-from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.push")
 
 MAX_TRANSACTION_PUSHES = 1_000
 """Items pushed into sequences in one transaction, at most."""
-DEFAULT_REMEMBER = timedelta(days=7)
-"""How long an id given by the producer is remembered by default."""
 
 SEQUENCE = attrgetter("sequence")
 
 Failures = dict[ObjectId, Exception]
-
-Push = tuple[bytes, bytes, int]
-"""One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the index of its draft.
-
-It holds only bytes and numbers, since the interpreter's garbage collector skips tuples of them.
-"""
-
-
-@dataclass(slots=True, eq=False)
-class Draft:
-    """Options of pushes besides their payloads, checked; pushes with the same options share one draft.
-
-    Attributes:
-        delay: how long the items wait; ``None`` when they do not, or have a ``when``.
-        when: the time from which on they are eligible, or ``None``.
-        priority: their priority.
-        headers: their headers, in the form to send.
-        keyed: the key, and what to do while an item of that key is live.
-        expires: how long they may wait for their start, or until when; ``None`` for ever.
-        sequence: the sequence that they enter.
-        at: the time from which on they are eligible, in milliseconds since 1970; set by ``stamp``.
-        start_by: the time by which they must be started; set by ``stamp``.
-        once: the time until which ids given by the producer are remembered; set by ``stamp``.
-    """
-
-    delay: Duration | None = None
-    when: datetime | None = None
-    priority: int = 0
-    headers: Any = None
-    keyed: Keyed | None = None
-    expires: timedelta | datetime | None = None
-    sequence: str | None = None
-    at: int = field(init=False, default=0)
-    start_by: datetime | None = field(init=False, default=None)
-    once: datetime | None = field(init=False, default=None)
-    _stencil: Stencil | None = field(init=False, default=None)
-
-    def stamp(self, clock: Clock, remember: timedelta | None) -> None:
-        """Set the times, and so the place before all later pushes; ``remember`` is ``None`` without given ids."""
-        undelayed = self.delay is None and self.when is None
-        self.at = clock.now_milliseconds() if undelayed else milliseconds(due_time(clock, self.delay, self.when))
-        if self.expires is not None:
-            due = time_of(self.at) if is_put_off(self.delay, self.when) else None
-            self.start_by = last_start(clock, self.expires, due)
-        if remember is not None:
-            self.once = clock.now() + remember
-
-    def size(self, wrapped: bytes) -> int:
-        """Return the bytes that an item adds to a command, approximately."""
-        return len(wrapped) if self.headers is None else len(wrapped) + len(self.headers.raw)
-
-    def encode(self, context: QueueContext[Any], id: ObjectId, wrapped: bytes) -> RawBSONDocument:
-        """Return the envelope of a single item in the form to send."""
-        if self.headers is None and self.once is None and self.start_by is None:
-            return fresh_envelope(context.name, wrapped, id=id, at=self.at, priority=self.priority)
-        return self.stencil(context).envelope(id.binary, wrapped)
-
-    def stencil(self, context: QueueContext[Any]) -> Stencil:
-        """Return the encoded part of the envelopes, made at first use."""
-        if self._stencil is None:
-            self._stencil = Stencil(context.broker.encoding, self.document(context, ObjectId(), None))
-        return self._stencil
-
-    def document(self, context: QueueContext[Any], id: ObjectId, payload: Any) -> Document:
-        """Return the envelope of an item as a document with readable fields."""
-        return new_envelope(
-            context.name,
-            payload,
-            id=id,
-            when=time_of(self.at),
-            priority=self.priority,
-            headers=self.headers,
-            once=self.once,
-            start_by=self.start_by,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class Drafts:
-    """Drafts of pushes to one queue, by the indexes in the pushes.
-
-    Attributes:
-        context: the queue.
-        each: the drafts.
-        id_given: the ids were given by the producer, so they may exist already.
-        joined: the pushes belong to a caller's transaction.
-        originals: further fields of the pushes that are copies, by their ids; headers of a draft go before theirs.
-    """
-
-    context: QueueContext[Any]
-    each: Sequence[Draft]
-    id_given: bool
-    joined: bool = False
-    originals: Mapping[bytes, Mapping[str, Any]] = field(default_factory=dict)
-
-    def encode(self, push: Push) -> RawBSONDocument:
-        """Return the envelope of a push without a key, in the form to send."""
-        id, wrapped, place = push
-        if id in self.originals:
-            return Stencil(self.context.broker.encoding, self.document(push, None)).envelope(id, wrapped)
-        return self.each[place].stencil(self.context).envelope(id, wrapped)
-
-    def document(self, push: Push, payload: Any = ...) -> Document:
-        """Return the envelope of a push as a document, with another payload if given."""
-        id, wrapped, place = push
-        if payload is ...:
-            payload = self.context.broker.encoding.unwrap("payload", wrapped)
-        envelope = self.each[place].document(self.context, ObjectId(id), payload)
-        if id not in self.originals:
-            return envelope
-        original = dict(self.originals[id])
-        if self.each[place].headers is not None:
-            original.pop("headers", None)
-        return {**envelope, **original}
-
-    def size(self, push: Push) -> int:
-        """Return the bytes that a push adds to a command, approximately."""
-        return self.each[push[2]].size(push[1])
-
-    def record(self, pushes: Iterable[Push]) -> None:
-        """Record the new items, draft by draft."""
-        for place, number in Counter(place for _, _, place in pushes).items():
-            self.context.record_put(self.each[place].priority, self.each[place].at, number=number)
-
-
-def due_time(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
-    """Return the time from which on an item is eligible: now, after ``delay``, or at ``when``."""
-    if when is not None:
-        return moment(when, "when")
-    if delay is None:
-        return clock.stamp()
-    length = duration(delay, "delay")
-    try:
-        return clock.now() + length if length else clock.stamp()
-    except OverflowError:  # the caller's own clock may show any year
-        raise ArgumentInvalid("delay", f"ends beyond the year 9999: {delay!r}") from None
-
-
-def last_start(clock: Clock, expires: timedelta | datetime, due: datetime | None) -> datetime:
-    """Return the time by which an item must be started; refuse one before a delayed item is ``due``.
-
-    A time that is over is no error without a delay: then the first claim that meets the item settles it.
-    """
-    try:
-        start_by = expires if isinstance(expires, datetime) else clock.now() + expires
-    except OverflowError:  # the caller's own clock may show any year
-        raise ArgumentInvalid("expires", f"ends beyond the year 9999: {expires!r}") from None
-    if due is not None and due >= start_by:
-        problem = f"the item is due at {due:%Y-%m-%d %H:%M:%S} UTC and must start before {start_by:%Y-%m-%d %H:%M:%S}"
-        raise ArgumentInvalid("expires", f"{problem} UTC, so it could never start; give a longer time than the delay")
-    return start_by
-
-
-def check_expires(
-    clock: Clock, expires: Any, delay: Duration | None, when: datetime | None
-) -> timedelta | datetime | None:
-    """Return how long an item that is pushed later may wait for its start, or until when, checked.
-
-    ``delay`` and ``when`` were checked before. An item that could never start is refused, as far as that is known now.
-    """
-    if expires is None:
-        return None
-    lasts = checked_expires(expires)
-    last_start(clock, lasts, due_time(clock, delay, when) if is_put_off(delay, when) else None)
-    return lasts
-
-
-def is_put_off(delay: Duration | None, when: datetime | None) -> bool:
-    """Return whether an item waits before it is due; a delay of zero is none."""
-    return when is not None or bool(delay)
-
-
-def remember_time(once: Duration | None, identified: bool) -> timedelta:
-    """Return how long ids are remembered; ``once`` needs a given id, since only its item is pushed again."""
-    if once is None:
-        return DEFAULT_REMEMBER
-    if not identified:
-        raise ArgumentInvalid("once", "says how long a given id is remembered; give the id as well")
-    return duration(once, "once", zero=False)
-
-
-def check_due(delay: Duration | None, when: datetime | None) -> None:
-    """Refuse ``delay`` and ``when`` together, and either one when it is no valid time."""
-    if delay is not None and when is not None:
-        raise ArgumentInvalid("when", "give either delay= or when=, not both")
-    if delay is not None:
-        duration(delay, "delay")
-    if when is not None:
-        moment(when, "when")
-
-
-def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
-    """Return the headers in the form to send; raise ``PayloadInvalid`` or ``PayloadTooLarge``."""
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping):
-        raise PayloadInvalid("headers", f"a document, not {type(headers).__name__}")
-    return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
 
 
 async def _make_ready(
@@ -288,7 +83,10 @@ async def _make_ready(
     is_ordered = any(map(SEQUENCE, drafts))
     if is_ordered and not joined:
         await ensure_possible(context.broker)
-    await (ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context))
+    if joined:
+        await ensure_ready(context, fresh=False)
+    elif not context.is_ready_to_push():
+        await ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
     if remember is not None:
@@ -318,55 +116,40 @@ async def push(
     The same ``id`` again, while it is remembered, inserts nothing. ``session`` is that of a caller's transaction; the
     bindings were read before that transaction's push.
     """
-    draft = Draft(delay, when)
+    wrapped = context.codec.wrap(payload)
+    draft = make_draft(context, delay, when, priority, headers)
     if key is not None or on_duplicate != "keep":
         draft.keyed = check_keyed(key, on_duplicate)
     if sequence is not None:
-        draft.sequence = check_sequence(sequence)
-        if draft.keyed is not None:
-            raise ArgumentInvalid("sequence", KEYED)
-    wrapped = context.codec.wrap(payload)
-    if headers is not None:
-        draft.headers = check_headers(headers, context.broker.encoding)
-    remember = None if id is None and once is None else remember_time(once, id is not None)
-    item_id = None if id is None else object_id(id)
-    if delay is not None or when is not None:
-        check_due(delay, when)
+        draft.enter(sequence)
     if expires is not None:
         draft.expires = checked_expires(expires)
-    draft.priority = checked_priority(priority)
+    remember = None if id is None and once is None else remember_time(once, id is not None)
+    item_id = None if id is None else object_id(id)
     joined = session is not None
     await _make_ready(context, (draft,), remember, joined=joined)
     item_id = item_id or new_id()
     if draft.sequence is not None or context.broker.topics.bound.get(context.name):
-        await push_drafts(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
+        await _send(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
         return item_id
     if draft.keyed is not None:
         envelope = draft.document(context, item_id, context.broker.encoding.unwrap("payload", wrapped))
-        return await push_keyed(context, envelope, draft.keyed, id_given=remember is not None)
-    await _insert_alone(context, draft, item_id, wrapped, joined=joined)
+        return await push_keyed(context.broker, envelope, (), draft.keyed, id_given=remember is not None, joined=joined)
+    try:
+        if context.broker.group_commit and not joined:
+            await share(Shared("push", _insert_for_callers, (context, draft, item_id, wrapped)))
+            return item_id  # recorded with the others
+        await perform(Command("insert_one", {"document": draft.encode(context, item_id, wrapped)}))
+    except (Duplicate, ReplyLost) as error:
+        envelope = draft.encode(context, item_id, wrapped)
+        if not (await is_new(context.broker, error, envelope, id_given=remember is not None)):
+            return item_id
+    context.record_put(draft.priority, draft.at, id=item_id)
     return item_id
 
 
 Shareable = tuple[QueueContext[Any], Draft, ObjectId, bytes]
 """One caller's item: its queue, options, id and payload."""
-
-
-async def _insert_alone(
-    context: QueueContext[Any], draft: Draft, id: ObjectId, wrapped: bytes, *, joined: bool
-) -> None:
-    """Insert a plain item by a command of its own, or together with other callers' items."""
-    broker = context.broker
-    try:
-        if broker.group_commit and not joined:
-            await share(Shared("push", _insert_for_callers, (context, draft, id, wrapped)))
-            return  # recorded with the others
-        await perform(Command("insert_one", {"document": draft.encode(context, id, wrapped)}))
-    except (Duplicate, ReplyLost) as error:
-        envelope = draft.encode(context, id, wrapped)
-        if not (await is_new(broker, error, envelope, id_given=draft.once is not None)):
-            return
-    context.record_put(draft.priority, draft.at, id=id)
 
 
 async def _insert_for_callers(entries: list[Shareable]) -> list[Any]:
@@ -386,24 +169,11 @@ async def _insert_for_callers(entries: list[Shareable]) -> list[Any]:
             refusals = refused.refusals
         except Exception as error:
             refusals = dict(enumerate(copies(error, len(chunk))))
-        _record([entry for place, entry in enumerate(chunk) if place not in refusals])
+        for place, (context, draft, id, _) in enumerate(chunk):
+            if place not in refusals:
+                context.record_put(draft.priority, draft.at, id=id)
         answers += [refusals.get(place) for place in range(len(chunk))]
     return answers
-
-
-def _record(inserted: Iterable[Shareable]) -> None:
-    """Count inserted items, and wake the waiters of their queues."""
-    kinds: dict[tuple[str, int, int], list[Shareable]] = {}
-    for entry in inserted:
-        kinds.setdefault((entry[0].name, entry[1].priority, entry[1].at), []).append(entry)
-    for (queue, priority, at), alike in kinds.items():
-        context = alike[0][0]
-        if queue in context.broker.registry.wait_queues:
-            # The change stream reports each item once more; a waiter recognises it by its id.
-            for _, _, id, _ in alike:
-                context.record_put(priority, at, id=id)
-        else:
-            context.record_put(priority, at, number=len(alike))
 
 
 async def push_many(
@@ -426,28 +196,25 @@ async def push_many(
     Nothing is sent unless all of them can be stored. ``session`` is that of a caller's transaction; the bindings were
     read before that transaction's push.
     """
-    values = _encode_payloads(context, payloads)
-    given_ids = None if ids is None else _check_ids(ids, len(values))
-    entered = _check_sequences(sequence, sequences, len(values))
-    stored_headers = check_headers(headers, context.broker.encoding)
-    common = (delay, when, checked_priority(priority), stored_headers, None)
-    lasting = _check_expiries(expires, len(values))
+    values = encode_payloads(context, payloads)
+    given_ids = None if ids is None else check_ids(ids, len(values))
+    entered = check_sequences(sequence, sequences, len(values))
+    common = make_draft(context, delay, when, priority, headers)
+    lasting = check_expiries(expires, len(values))
     remember = remember_time(once, given_ids is not None)
-    check_due(delay, when)
     if not values:
         return []
-    if len(lasting) == len(entered) == 1:
-        each, places = [Draft(*common, lasting[0], entered[0])], [0] * len(values)
-    else:
-        options = list(zip(_one_each(lasting, len(values)), _one_each(entered, len(values)), strict=True))
-        at = {option: place for place, option in enumerate(dict.fromkeys(options))}
-        each, places = [Draft(*common, *option) for option in at], [at[option] for option in options]
+    number = max(len(lasting), len(entered))  # 1 when all items have the same options
+    options = zip(*(one if len(one) == number else one * number for one in (lasting, entered)), strict=True)
+    at: dict[Any, int] = {}
+    places = [at.setdefault(option, len(at)) for option in options] * (len(values) // number)
+    each = [replace(common, expires=lasts, sequence=sequence) for lasts, sequence in at]
     drafts = Drafts(context, each, given_ids is not None, session is not None)
     await _make_ready(context, each, remember if drafts.id_given else None, joined=drafts.joined)
     if len(each) > 1 and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("expires", f"give one for all items: {context.name!r} is a topic")
     raw = new_ids(len(values)) if given_ids is None else [id.binary for id in given_ids]
-    await push_drafts(drafts, list(zip(raw, values, places, strict=True)))
+    await _send(drafts, list(zip(raw, values, places, strict=True)))
     return given_ids or list(map(ObjectId, raw))
 
 
@@ -478,12 +245,12 @@ async def push_each(
         drafts.originals = originals
     ordered = {place for place, draft in enumerate(each) if draft.sequence is not None}
     plain = [push for push in pushes if push[2] not in ordered] if ordered else pushes
-    await push_drafts(drafts, plain, in_parts=True)
+    await _send(drafts, plain, in_parts=True)
     if ordered:
-        await push_drafts(drafts, [push for push in pushes if push[2] in ordered])
+        await _send(drafts, [push for push in pushes if push[2] in ordered])
 
 
-async def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> None:
+async def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> None:
     """Insert items: into their sequences, into each queue bound to the topic, or into the queue; then those with a key.
 
     ``in_parts`` lets copies of many items go in as many transactions as they need.
@@ -510,10 +277,7 @@ async def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool 
     for push in keyed:
         key, envelope = each[push[2]].keyed, drafts.document(push)
         assert key is not None
-        if bound:
-            await publish_keyed(broker, envelope, bound, key, id_given=id_given, joined=joined)
-        else:
-            await push_keyed(context, envelope, key, id_given=id_given)
+        await push_keyed(broker, envelope, bound or (), key, id_given=id_given, joined=joined)
 
 
 def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
@@ -608,14 +372,12 @@ async def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -
         missing = ids = _ids(chunk)
         failures = {}
         try:
-            # An update that changes nothing waits for the majority, as any does; most often it finds all of them.
+            # An update that changes nothing waits for the majority, as any does.
             there = {"filter": {"_id": {"$in": ids}}, "update": {"$unset": {"unheard_of": ""}}}
-            is_complete = (await retry_once(Command("update_many", there, number_matched))) == len(ids)
-            missing = []
-            if again or not is_complete:
-                taken, stored_ids = await _find_taken(context, ids)
-                failures = taken if again else {}
-                missing = [id for id in ids if id.binary not in stored_ids]
+            await retry_once(Command[Any]("update_many", there))
+            taken, stored_ids = await _find_taken(context, ids)
+            failures = taken if again else {}
+            missing = [id for id in ids if id.binary not in stored_ids]
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
         absent = {id.binary for id in missing}
@@ -636,53 +398,3 @@ async def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> tuple[
         if not is_same_push(document, context.name)
     }
     return failures, {document["_id"].binary for document in documents}
-
-
-def _check_sequences(sequence: Any, sequences: Any, number: int) -> list[str | None]:
-    """Return the sequence of each item, or a list with the one of all."""
-    if sequences is None:
-        return [None if sequence is None else check_sequence(sequence)]
-    if sequence is not None:
-        raise ArgumentInvalid("sequences", "give either sequence= for all items or sequences= with one for each")
-    listed = read_list(sequences, "sequences")
-    if len(listed) != number:
-        raise ArgumentInvalid("sequences", f"{len(listed)} sequences for {number} payloads; give one or None for each")
-    return [None if one is None else check_sequence(one, f"sequences[{place}]") for place, one in enumerate(listed)]
-
-
-def _check_expiries(expires: Any, number: int) -> list[timedelta | datetime | None]:
-    """Return the time that each item has for its start, or a list with the one of all."""
-    if expires is None or isinstance(expires, timedelta | int | float | datetime | str | bytes | Mapping):
-        return [None if expires is None else checked_expires(expires)]
-    listed = read_list(expires, "expires")
-    each = [None if one is None else checked_expires(one, f"expires[{place}]") for place, one in enumerate(listed)]
-    if len(each) != number:
-        raise ArgumentInvalid("expires", f"{len(each)} times for {number} payloads; give one for each, or one for all")
-    return each
-
-
-def _one_each(options: list[Any], number: int) -> list[Any]:
-    return options if len(options) == number else options * number
-
-
-def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
-    """Check and encode each payload, as ``{"payload": payload}``."""
-    listed = read_list(payloads, "payloads")
-    with suppress(ArgumentInvalid):
-        return context.codec.wrap_many(listed)
-    values = []
-    for place, payload in enumerate(listed):  # one payload is refused: find out which, for the error
-        try:
-            values.append(context.codec.wrap(payload))
-        except ArgumentInvalid as error:
-            raise with_place(error, f"payloads[{place}]", "payload") from error
-    return values
-
-
-def _check_ids(ids: Iterable[Id], number: int) -> list[ObjectId]:
-    object_ids = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-    if len(object_ids) != number:
-        raise ArgumentInvalid("ids", f"{len(object_ids)} ids for {number} payloads; give one for each")
-    if len({id.binary for id in object_ids}) != number:
-        raise ArgumentInvalid("ids", "the same id is given twice; one item has one id")
-    return object_ids

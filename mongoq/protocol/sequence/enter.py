@@ -14,11 +14,10 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.statements import send_statements
+from mongoq.protocol.base.transaction import ensure_possible
 from mongoq.protocol.command import Command
 from mongoq.protocol.perform import perform
-from mongoq.protocol.sequence.control import ensure_possible, update_alike
-from mongoq.protocol.sequence.leave import promote
-from mongoq.protocol.sequence.promotion import Promoted
+from mongoq.protocol.sequence.leave import Promoted, promote, update_alike
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 
@@ -48,39 +47,43 @@ class Entry:
         return {"ready_from": when, **fields}
 
 
-async def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> dict[str, Entry]:
-    """Reserve places for so many new items in each sequence of a queue (``find``, ``insert``, ``update``).
+async def enter_all(broker: BrokerContext, wanted: Iterable[Target]) -> dict[Target, Entry]:
+    """Reserve places in sequences, one for each time that a sequence is named (``find``, ``insert``, ``update``).
 
     Called in the transaction that writes the items. Another transaction that enters or empties one of the sequences
     conflicts with it at the control document, and one of the two is tried again.
     """
-    broker, queue, most = context.broker, context.name, context.settings.max_in_sequence
-    ids = {control_id(queue, sequence): sequence for sequence in numbers}
+    numbers = Counter(wanted)
+    if not numbers:
+        return {}
+    ids = {control_id(*target): target for target in numbers}
     documents = await find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
-    controls: dict[str, Document] = {ids[document["_id"]]: document for document in documents}
+    controls: dict[Target, Document] = {ids[document["_id"]]: document for document in documents}
     new: list[Document] = []
     known: dict[tuple[int, int], list[str]] = {}
-    entries: dict[str, Entry] = {}
-    raised: dict[str, int] = {}
-    for id, sequence in ids.items():
-        control, number = controls.get(sequence), numbers[sequence]
+    entries: dict[Target, Entry] = {}
+    raised: dict[str, dict[str, int]] = {}
+    for id, target in ids.items():
+        (queue, sequence), control, number = target, controls.get(target), numbers[target]
         opened, place = (0, 0) if control is None else (control.get("open", 0), control.get("next", 0))
+        most = _context(broker, queue).settings.max_in_sequence
         heads = 0 if held_entries(control or {}) else max(min(most - opened, number), 0)
-        entries[sequence] = Entry(sequence, place, heads)
+        entries[target] = Entry(sequence, place, heads)
         if control is None:
             new.append({"_id": id, "queue": queue, "sequence": sequence, "next": number, "open": heads})
             continue
         known.setdefault((number, heads), []).append(id)
         if heads:
-            raised[sequence] = heads
+            raised.setdefault(queue, {})[sequence] = heads
     if new:
         await perform(Command[Any]("insert_many", {"documents": new, "ordered": True}))
     changes = update_alike(known, lambda counts: {"$inc": {"next": counts[0], "open": counts[1]}})
     await send_statements(broker, list(changes))
     # Where the limit was raised, items that wait go before the new ones.
-    for sequence, promoted in (await promote(broker, queue, raised)).items():
-        entries[sequence].promoted = promoted
-        entries[sequence].heads -= len(promoted)
+    for queue, room in raised.items():
+        for sequence, promoted in (await promote(broker, queue, room)).items():
+            entries[queue, sequence].promoted = promoted
+            entries[queue, sequence].heads -= len(promoted)
     return entries
 
 
@@ -96,18 +99,6 @@ async def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *,
             await ensure_possible(broker)
         await ensure_ready(context)
         await mark_ordered(context, joined=joined)
-
-
-async def enter_all(broker: BrokerContext, wanted: Iterable[Target]) -> dict[Target, Entry]:
-    """Reserve places in sequences of several queues, one for each time that a sequence is named; see ``enter``."""
-    numbers: dict[str, Counter[str]] = {}
-    for queue, sequence in wanted:
-        numbers.setdefault(queue, Counter())[sequence] += 1
-    entries: dict[Target, Entry] = {}
-    for queue, each in numbers.items():
-        entered = await enter(_context(broker, queue), each)
-        entries |= {(queue, sequence): entry for sequence, entry in entered.items()}
-    return entries
 
 
 def with_place(document: Mapping[str, Any], entry: Entry) -> dict[str, Any]:

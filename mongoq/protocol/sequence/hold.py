@@ -10,27 +10,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from mongoq.model.indexes import BEGINNING
+from mongoq.model.indexes import BEGINNING, SEQUENCE_ORDER
 from mongoq.model.item import Document, Item, find_held_target, id_key
 from mongoq.model.sequence import (
     HAS_PLACE,
     SEQUENCE_PREFIX,
     Target,
+    blocked_filter,
     control_id,
     control_prefix,
+    heads_filter,
     held_entries,
     held_target,
 )
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
-from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, ensure_ready
 from mongoq.protocol.base.statements import Statement, send_statements
-from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.sequence.leave import promote
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.base.transaction import run_atomic
+from mongoq.protocol.command import Command, delete_many
+from mongoq.protocol.perform import perform
+from mongoq.protocol.sequence.leave import Promoted, leave, promote, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 HELD_PER_PAGE = 1_000
@@ -257,3 +261,240 @@ async def find_last_place(broker: BrokerContext, queue: str, sequence: str) -> i
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
     documents = await find_few(broker, filter, [("place", -1)], 1, projection={"place": 1})
     return int(documents[0]["place"]) if documents else -1
+
+
+# --- deletion of items that others wait for: the next ones follow at once
+
+
+DELETED_PER_TRANSACTION = 1_000
+"""Items of sequences that are deleted in one transaction, at most."""
+IN_ORDER: dict[str, Any] = {"$or": [{"place": HAS_PLACE}, {"origin.place": HAS_PLACE}]}
+"""Condition of an item with a place in a sequence, and of a dead letter that has died with one."""
+NOT_IN_ORDER: dict[str, Any] = {"place": {"$exists": False}, "origin.place": {"$not": HAS_PLACE}}
+"""Condition of any other item. It may be deleted outside a transaction: no other item waits for it."""
+
+
+async def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any], *, blocked: bool = False) -> int:
+    """Delete the items that match a filter on items that are not blocked, and return how many.
+
+    Items that others may wait for are deleted in transactions of up to 1,000, and the next ones follow; all others
+    before that in one command, with ``blocked`` ones in another. A crash in between leaves the rest.
+
+    This process may not have heard yet of the queue's first sequence, or first dead letter that holds one, so each
+    command names the items that it may delete.
+    """
+    deleted = (await perform(delete_many(blocked_filter(context.name)))) if blocked else 0
+    deleted += await perform(delete_many({"$and": [filter, NOT_IN_ORDER]}))
+    return deleted + (await delete_placed(context, filter))
+
+
+async def delete_placed(context: QueueContext[Any], filter: Mapping[str, Any]) -> int:
+    """Delete those of the items that others may wait for."""
+    broker, wanted, deleted = context.broker, {"$and": [filter, IN_ORDER]}, 0
+    fields = {"sequence": 1, "when": 1, "place": 1, "origin.queue": 1, "origin.place": 1}
+    while True:
+        # Found outside the transaction, which then reads by ids alone and is short.
+        page = await find_few(broker, wanted, [], DELETED_PER_TRANSACTION, projection={"_id": 1})
+        ids = {"_id": {"$in": [document["_id"] for document in page]}}
+
+        async def delete_page(ids: Mapping[str, Any] = ids) -> tuple[int, list[Promoted]]:
+            still: dict[str, Any] = {"$and": [wanted, ids]}
+            documents = await find_few(broker, still, [], DELETED_PER_TRANSACTION, projection=fields, lenient=True)
+            if not documents:
+                return 0, []
+            number = await perform(delete_many({"_id": {"$in": [document["_id"] for document in documents]}}))
+            left = Counter(document["sequence"] for document in documents if "place" in document and "when" in document)
+            promoted = await leave(broker, context.name, left)
+            # What is left of a letter ends its hold.
+            targets = [target for document in documents if (target := held_target(document)) is not None]
+            return number, promoted + (await release(broker, targets))
+
+        if page:
+            number, promoted = await run_atomic(broker, delete_page)
+            record_promoted(broker, promoted)
+            deleted += number
+        if len(page) < DELETED_PER_TRANSACTION:
+            return deleted
+
+
+# --- repairs of sequences that their control documents do not describe
+
+
+CONTROLS_PER_PAGE = 1_000
+"""Control documents that one command reads."""
+PLACES_PER_PAGE = 10_000
+"""Places of items that one command reads, from the index alone, to find sequences without a control document."""
+MAX_HEADS = 10_000
+"""Items that one command looks up, at most; but always those of one sequence."""
+HEAD_FIELDS = {"when": 1, "reserved": 1}
+"""Projection of a head: what its state follows from, without its payload."""
+
+
+async def repair_sequences(context: QueueContext[Any]) -> int:
+    """Count anew the sequences that differ from their control documents; return how many items go, or wait, by that.
+
+    Before that, holds of dead letters end that are not there any more. Each sequence that looks so is read again in a
+    transaction. A crash in between leaves the others.
+    """
+    await ensure_ready(context)
+    broker, queue = context.broker, context.name
+    number = await release_all(broker, queue)
+    for find in find_miscounted, find_uncounted:
+        following: str | None = ""
+        while following is not None:
+            sequences, following = await find(broker, queue, following)
+            number += await repair_all(broker, queue, sequences)
+    return number
+
+
+async def find_miscounted(broker: BrokerContext, queue: str, after: str = "") -> tuple[list[str], str | None]:
+    """Find sequences that seem to have fewer or more heads than they count (``find``, ``aggregate``).
+
+    Looks at up to 1,000 control documents behind one, and returns such sequences, and the ``_id`` behind which the next
+    look begins; ``None`` at the end. A transaction of another process in between may make a sequence seem so.
+    """
+    filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
+    controls = await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
+    looked_at = controls[: max(1, MAX_HEADS // max(_most(controls), 1))]
+    heads = await read_heads(broker, queue, looked_at)
+    is_end = len(looked_at) == len(controls) < CONTROLS_PER_PAGE
+    miscounted = [
+        each["sequence"] for each in looked_at if len(heads[each["_id"]]) + len(held_entries(each)) != each["open"]
+    ]
+    return miscounted, None if is_end else looked_at[-1]["_id"]
+
+
+async def find_uncounted(broker: BrokerContext, queue: str, after: str = "") -> tuple[list[str], str | None]:
+    """Find sequences without a control document, by the places of items behind a sequence (``aggregate``, ``find``).
+
+    Returns them, and the sequence behind which the next look begins; ``None`` at the end.
+    """
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": {"q": queue, "sequence": {"$gt": after}, "place": HAS_PLACE}},
+        {"$sort": dict(SEQUENCE_ORDER)},
+        {"$limit": PLACES_PER_PAGE},
+        {"$group": {"_id": "$sequence", "places": {"$sum": 1}}},
+    ]
+    groups: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
+    if not groups:
+        return [], None
+    ids = {control_id(queue, group["_id"]): group["_id"] for group in groups}
+    stored = await find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids), projection={"_id": 1})
+    uncounted = [ids[id] for id in ids.keys() - {document["_id"] for document in stored}]
+    is_end = sum(group["places"] for group in groups) < PLACES_PER_PAGE
+    return uncounted, None if is_end else max(ids.values())
+
+
+async def read_heads(broker: BrokerContext, queue: str, controls: Sequence[Document]) -> Mapping[Any, list[Document]]:
+    """Read the heads of sequences, without payloads, by the ``_id`` of the control document (``aggregate``).
+
+    Heads have the first places, so one item more is read of each sequence than the largest number of heads counted.
+    """
+    heads: dict[Any, list[Document]] = {control["_id"]: [] for control in controls}
+    if broker.serverless:
+        for control in controls:
+            heads[control["_id"]] = await find_heads(
+                broker, queue, control["sequence"], control["open"] + 1, HEAD_FIELDS
+            )
+        return heads
+    if not controls:
+        return heads
+    first: list[Mapping[str, Any]] = [
+        {"$match": {"q": queue, "place": HAS_PLACE}},
+        {"$sort": {"place": 1}},
+        {"$limit": _most(controls) + 1},
+        {"$project": HEAD_FIELDS},
+    ]
+    lookup = {"from": broker.collection, "localField": "sequence", "foreignField": "sequence", "pipeline": first}
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": {"_id": {"$in": list(heads)}}},
+        {"$lookup": {**lookup, "as": "first"}},
+        {"$project": {"first": 1}},
+    ]
+    arguments = {"pipeline": pipeline, "batchSize": len(controls)}
+    documents: list[Any] = await perform(Command("aggregate", arguments))
+    for document in documents:
+        heads[document["_id"]] = [item for item in document["first"] if isinstance(item.get("when"), datetime)]
+    return heads
+
+
+def _most(controls: Iterable[Document]) -> int:
+    return max((int(control["open"]) for control in controls), default=0)
+
+
+async def repair_all(broker: BrokerContext, queue: str, sequences: Iterable[str]) -> int:
+    """Count these sequences anew, each in a transaction; return how many items go, or wait, by that."""
+    number = 0
+    for sequence in sequences:
+        promoted, postponed = await run_atomic(broker, partial(_count_anew, broker, queue, sequence))
+        record_promoted(broker, promoted)
+        number += len(promoted) + postponed
+    return number
+
+
+async def forget_sequences(broker: BrokerContext, queue: str) -> None:
+    """Delete the control documents of a queue's sequences without items, each in a transaction.
+
+    Where an item was pushed meanwhile, its sequence is counted anew. No dead letter holds any of them after that.
+    """
+    after = ""
+    while True:
+        filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
+        controls = await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE, projection={"sequence": 1})
+        for control in controls:
+            attempt = partial(_count_anew, broker, queue, control["sequence"], holds=False)
+            promoted, _ = await run_atomic(broker, attempt)
+            record_promoted(broker, promoted)
+        if len(controls) < CONTROLS_PER_PAGE:
+            return
+        after = controls[-1]["_id"]
+
+
+async def _count_anew(
+    broker: BrokerContext, queue: str, sequence: str, *, holds: bool = True
+) -> tuple[list[Promoted], int]:
+    """Let as many items of a sequence be heads as the queue allows, and count them; called in a transaction.
+
+    A letter that holds is one of them, unless its hold ends (``holds``). Returns the items that follow, and how many
+    heads wait again; no caller holds these. Without items and letters the control document goes.
+    """
+    id = control_id(queue, sequence)
+    control = (await find_one(broker, {"_id": id})) or {}
+    held = held_entries(control) if holds else []
+    heads = await find_heads(broker, queue, sequence, MAX_HEADS, HEAD_FIELDS)
+    room = (await read_limit(broker, queue)) - len(held) - len(heads)
+    postponed = [head for head in reversed(heads) if head.get("reserved") is not True][: max(-room, 0)]
+    statements: list[Statement] = []
+    for head in postponed:
+        wait = {"$set": {"ready_from": head["when"]}, "$unset": {"when": ""}}
+        statements.append(("UpdateOne", {"filter": {"_id": head["_id"]}, "update": wait}))
+    await send_statements(broker, statements)
+    follows = room > 0 and not held
+    promoted = (await promote(broker, queue, {sequence: room}))[sequence] if follows else []
+    opened = len(held) + len(heads) - len(postponed) + len(promoted)
+    is_changed = bool(postponed or promoted) or len(held_entries(control)) > len(held)
+    if opened == control.get("open", 0) and (opened or not control) and not is_changed:
+        return [], 0
+    statement: Statement = ("DeleteMany", {"filter": {"_id": id}})
+    if opened:
+        last = await find_last_place(broker, queue, sequence)
+        # One place is left out, so that this is a change in any case: it then conflicts with a push into the sequence,
+        # and with a settlement that nothing follows.
+        fields = {
+            "queue": queue,
+            "sequence": sequence,
+            "open": opened,
+            "next": max(control.get("next", 0), last + 1) + 1,
+        }
+        update = {"$set": fields} if holds else {"$set": fields, "$unset": {"held": ""}}
+        statement = ("UpdateOne", {"filter": {"_id": id}, "update": update, "upsert": True})
+    await send_statements(broker, [statement])
+    return promoted, len(postponed)
+
+
+async def find_heads(
+    broker: BrokerContext, queue: str, sequence: str, most: int, fields: Mapping[str, Any] | None = None
+) -> list[Document]:
+    """Find up to ``most`` heads of a sequence; the index has them before the others."""
+    filter = {**heads_filter(queue), "sequence": sequence}
+    return await find_few(broker, filter, [("place", 1)], most, projection=fields, lenient=True)

@@ -19,7 +19,7 @@ from mongoq.model.sequence import Target
 from mongoq.model.settings import KEEP
 from mongoq.protocol.command import Command, chunks, own_error
 from mongoq.protocol.perform import perform
-from mongoq.protocol.push.push import due_time, last_start
+from mongoq.protocol.push.draft import due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place
 from mongoq.protocol.settle.exchange import Exchange, run_exchange
 from mongoq.protocol.settle.in_order import InOrder, record_in_order, settle_within

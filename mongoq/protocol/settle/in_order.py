@@ -14,11 +14,10 @@ from typing import Any
 
 from mongoq.model.item import Document, Item, find_held_target, has_place, id_key
 from mongoq.protocol.base.statements import send_statements
-from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.base.transaction import run_atomic
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all
 from mongoq.protocol.sequence.hold import Letter, hold, release, take_back
-from mongoq.protocol.sequence.leave import leave
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.settle.settlement import (
     Settlement,

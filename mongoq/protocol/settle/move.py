@@ -21,8 +21,8 @@ from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.command import Duplicate, with_place
+from mongoq.protocol.push.draft import check_due, check_expires, check_headers
 from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
-from mongoq.protocol.push.push import check_due, check_expires, check_headers
 from mongoq.protocol.settle.bulk import check_items, settle_bulk
 from mongoq.protocol.settle.one import settle_item
 from mongoq.protocol.settle.settlement import (

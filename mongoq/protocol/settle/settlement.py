@@ -23,7 +23,7 @@ from mongoq.protocol.base.fence import has_deleted, run_fenced, update_command
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, Refused
-from mongoq.protocol.push.push import due_time
+from mongoq.protocol.push.draft import due_time
 from mongoq.protocol.settle.trail import Ended, Marker
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import uniform
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from mongoq.errors import PayloadInvalid
@@ -23,7 +23,6 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
 from mongoq.protocol.state.claim_hints import ClaimHints, Contention
-from mongoq.protocol.state.taker import Taker
 from mongoq.protocol.state.wait_queue import WaiterRegistry
 
 logger = logging.getLogger("mongoq.foreign")
@@ -36,6 +35,8 @@ MARK_IN_USE_SECONDS = 3600.0
 """Seconds after which a process that claims from an empty queue writes that the queue is in use."""
 FIRST_SWEEP_SECONDS = 3600.0
 """Seconds within which a process first looks for idle queues, at random: many processes do not live so long."""
+RECHECK_SECONDS = 3600.0
+"""Seconds after which a process checks again that the options of a queue are stored."""
 MAX_UNUSED_STATES = 1_000
 """States of queues without a handle that a process keeps, the latest used ones: a queue for each reply is soon over."""
 
@@ -274,6 +275,35 @@ def event_key(id: Any, when: datetime) -> Any:
     return id_key(id), milliseconds(when)
 
 
+class Handed(NamedTuple):
+    """An item that a settlement has reserved for a taker.
+
+    Attributes:
+        document: its envelope as it was, which may be unreadable.
+        marks: the fields that reserve it, with its token.
+        now: the server's time of the reservation.
+    """
+
+    document: Mapping[str, Any]
+    marks: Mapping[str, Any]
+    now: datetime
+
+
+class Taker(Protocol):
+    """Takes items of one queue."""
+
+    def reserve(self, now: datetime) -> Mapping[str, Any] | None:
+        """Return the fields that reserve an item, with a token of its own; ``None`` without room for one.
+
+        Called in each attempt of a transaction.
+        """
+        ...
+
+    def accept(self, handed: Handed) -> None:
+        """Take a reserved item; called after the commit."""
+        ...
+
+
 @dataclass(slots=True)
 class QueueContext(Generic[M]):
     """One handle of a queue: its options and codec, and the broker it belongs to.
@@ -328,6 +358,16 @@ class QueueContext(Generic[M]):
             self._settings = resolve_settings(self.name, {**self.assumed, **given, **stored, **self.overriding})
             self._resolved_from = given, stored
         return self._settings
+
+    def is_saved(self, now: float) -> bool:
+        """Return whether the control documents hold the options of this handle, and of all others of the broker."""
+        state = self.state
+        return self.saved and not self.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
+
+    def is_ready_to_push(self) -> bool:
+        """Return whether the checks before a push were made a moment ago (``base.topics.ensure_ready_to_push``)."""
+        now = time.monotonic()
+        return now < self.broker.calm_until and self.is_saved(now)
 
     def count(self, event: Event, number: int = 1) -> None:
         """Count an event of the queue."""

@@ -15,7 +15,7 @@ from typing import Any
 from mongoq.model.item import id_key
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.protocol.command import Command, Interruption, ReplyLost
+from mongoq.protocol.command import Command, ReplyLost, own_error
 from mongoq.protocol.perform import perform, rest
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.wait_queue import STREAM_LINGER_SECONDS
@@ -102,8 +102,15 @@ class _Reader:
         self._session = await perform(Command("start", {}, target="sessions"))
         while self._is_needed():
             try:
-                if await self._step():
-                    break
+                if self._cursor is None:
+                    await self._open()
+                elif not self._registry.is_awaited():
+                    if await self._is_idle():
+                        break
+                elif self._registry.begin_reading(self._number, self._seconds):
+                    await self._read()
+                else:
+                    await self._close()
             except Exception as error:
                 if self._registry.deaf or not self._is_needed():
                     break
@@ -114,18 +121,6 @@ class _Reader:
 
     def _is_needed(self) -> bool:
         return not self._registry.closed and self._registry.running == self._number
-
-    async def _step(self) -> bool:
-        """Open, read or close the stream, whichever is next; return whether the reader is finished."""
-        if self._cursor is None:
-            await self._open()
-        elif not self._registry.is_awaited():
-            return await self._is_idle()
-        elif self._registry.begin_reading(self._number, self._seconds):
-            await self._read()
-        else:
-            await self._close()
-        return False
 
     async def _is_idle(self) -> bool:
         """Rest until a caller waits; return whether no caller did so all the time."""
@@ -183,7 +178,7 @@ class _Reader:
     async def _recover(self, error: Exception) -> None:
         """Prepare to open the stream again, at the same position unless the server refuses that."""
         was_open, self._cursor = self._cursor is not None, None
-        is_refused = not _is_of_network(error) and _code(error) not in KILLED_CODES
+        is_refused = not isinstance(error, ReplyLost) and _code(error) not in {None, *KILLED_CODES}
         is_first_refusal = is_refused and self._registry.token is None and self._pause == PAUSE_SECONDS
         self._registry.silence()
         if is_refused:
@@ -236,8 +231,4 @@ def kill_command(broker: BrokerContext, cursor: int) -> Command[Any]:
 
 
 def _code(error: Exception) -> Any:
-    return getattr(error.cause if isinstance(error, Interruption) else error, "code", None)
-
-
-def _is_of_network(error: Exception) -> bool:
-    return isinstance(error, ReplyLost) or _code(error) is None
+    return getattr(own_error(error), "code", None)

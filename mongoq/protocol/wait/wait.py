@@ -28,6 +28,11 @@ logger = logging.getLogger("mongoq.waiting")
 
 R = TypeVar("R")
 
+TRUST_SECONDS = 1.0
+"""Seconds of patience from which on a waiter relies on an event that is under way."""
+MAX_REST_SECONDS = 3600.0
+"""Seconds of one rest, at most: some platforms limit it."""
+
 
 async def find_next_due(context: QueueContext[Any]) -> datetime | None:
     """Find when the next item is, or was, due: one index lookup for each priority in use.
@@ -49,9 +54,7 @@ async def is_at_work(context: QueueContext[Any], lease: timedelta) -> bool:
 
 async def is_drained(context: QueueContext[Any], lease: timedelta, *, keeps_scheduled: bool) -> bool:
     """Return whether a queue is empty; with ``keeps_scheduled`` scheduled items may be left in it."""
-    if keeps_scheduled:
-        return not (await is_at_work(context, lease))
-    return (await find_next_due(context)) is None
+    return not (await is_at_work(context, lease)) if keeps_scheduled else (await find_next_due(context)) is None
 
 
 async def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> dict[str, datetime]:
@@ -65,12 +68,6 @@ async def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> dict[s
         queue, when = group["_id"], group["when"]
         whens[queue] = min(when, whens[queue]) if queue in whens else when
     return whens
-
-
-TRUST_SECONDS = 1.0
-"""Seconds of patience from which on a waiter relies on an event that is under way."""
-MAX_REST_SECONDS = 3600.0
-"""Seconds of one rest, at most: some platforms limit it."""
 
 
 async def wait_for_item(
@@ -122,21 +119,16 @@ async def _take_turn(
         items = result if isinstance(result, list) else result.items  # type: ignore[attr-defined]  # a batch claim
         wait_queue.took([event_key(item.id, item.due) for item in items if item.due is not None])
         return result
-    wait_queue.record_nothing(waiter, changes, (await _seconds_to_next_try(context, wait_queue, changes)))
-    return None
-
-
-async def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, changes: int) -> float:
-    """Return in how many seconds to ask again: from what this process knows, or else from the server."""
-    if wait_queue.is_next_poll_soon():
-        return math.inf
-    if context.state.paused:
+    seconds: float | None = math.inf
+    if context.state.paused and not wait_queue.is_next_poll_soon():
         # The stream delivers a resumption, unless that came after the read of the settings, and before the stream.
         registry = context.broker.registry
-        may_be_missed = registry.watches(context.name) and context.state.read_at <= registry.since
-        return REFRESH_SECONDS if may_be_missed else math.inf
-    seconds = wait_queue.seconds_until_due(changes)
-    return (await _seconds_to_due(context)) if seconds is None else seconds
+        if registry.watches(context.name) and context.state.read_at <= registry.since:
+            seconds = REFRESH_SECONDS
+    elif not wait_queue.is_next_poll_soon():
+        seconds = wait_queue.seconds_until_due(changes)
+    wait_queue.record_nothing(waiter, changes, (await _seconds_to_due(context)) if seconds is None else seconds)
+    return None
 
 
 async def _read_next_due(context: QueueContext[Any], wait_queue: WaitQueue) -> float:

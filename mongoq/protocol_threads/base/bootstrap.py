@@ -36,8 +36,12 @@ def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> None:
     Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
-    if not is_broker_ready(broker, write=write):
-        run_for_callers("ready", partial(_prepare, broker, write=write), is_shared=broker.group_commit)
+
+    def is_due() -> bool:
+        return not is_broker_ready(broker, write=write)
+
+    if is_due():
+        run_for_callers("ready", is_due, partial(_prepare, broker, write=write), is_shared=broker.group_commit)
 
 
 def _prepare(broker: BrokerContext, *, write: bool) -> None:
@@ -47,6 +51,16 @@ def _prepare(broker: BrokerContext, *, write: bool) -> None:
         ensure_indexes(broker)
     if broker.clock.due():
         _calibrate(broker)
+
+
+def ensure_transactional(broker: BrokerContext) -> None:
+    """Make the collection ready, and refuse a server without transactions before anything is written."""
+    require: Command[None] = Command("require", {}, target="sessions")
+    # Before any I/O: a broker whose client is known to have no transactions is refused at once.
+    perform(require)
+    ensure_broker_ready(broker, write=False)
+    perform(require)  # the client knows the kind of server by now
+    ensure_broker_ready(broker, write=True)
 
 
 def check_collection(broker: BrokerContext) -> bool:

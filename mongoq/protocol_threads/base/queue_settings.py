@@ -34,7 +34,6 @@ from mongoq.protocol.base.queue_settings import (
     REFRESH_SECONDS,
     _log_differences,
     _update,
-    is_saved,
     logger,
     unusable_settings,
 )
@@ -53,7 +52,7 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> None:
     change. Almost always there is nothing to do.
     """
     now, state = time.monotonic(), context.state
-    saved = is_saved(context, now)
+    saved = context.is_saved(now)
     if saved and now < state.calm_until:
         return
     is_used = now < state.used_until
@@ -78,13 +77,9 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> None:
     if not is_stale:
         return
     if saved and context.broker.group_commit:
-        run_for_callers(("settings", context.name), partial(_adopt_stale, context), is_shared=True)
+        is_due, key = partial(state.stale, REFRESH_SECONDS), ("settings", context.name)
+        run_for_callers(key, is_due, partial(_adopt, context), is_shared=True)
     else:
-        _adopt(context)
-
-
-def _adopt_stale(context: QueueContext[Any]) -> None:
-    if context.state.stale(REFRESH_SECONDS):  # another caller may have read them
         _adopt(context)
 
 

@@ -61,18 +61,19 @@ def retry_lost_race(attempt: Callable[[], T]) -> T:
     return attempt()
 
 
-def run_for_callers(key: Hashable, work: Callable[[], None], *, is_shared: bool) -> None:
-    """Run a check once for all concurrent callers, or each alone; that of a later caller finds nothing to do.
+def run_for_callers(key: Hashable, is_due: Callable[[], bool], work: Callable[[], object], *, is_shared: bool) -> None:
+    """Do what is due once for all concurrent callers, or for each alone; for a later caller it is not due any more.
 
     Callers that arrive during a run use the next one.
     """
     if is_shared:
-        share(Shared[None](key, _run_in_turn, work))
-    else:
+        share(Shared[None](key, _run_in_turn, (is_due, work)))
+    elif is_due():
         work()
 
 
-def _run_in_turn(works: list[Callable[[], None]]) -> list[None]:
-    for work in works:
-        work()
-    return [None] * len(works)
+def _run_in_turn(entries: list[tuple[Callable[[], bool], Callable[[], object]]]) -> list[None]:
+    for is_due, work in entries:
+        if is_due():
+            work()
+    return [None] * len(entries)

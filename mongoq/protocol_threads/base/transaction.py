@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mongoq.errors import ReservationLost
+from mongoq.errors import ReservationLost, TransactionsUnavailable
 from mongoq.model.item import reservation_key
 from mongoq.protocol.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries
 from mongoq.protocol.base.transaction import POLL_SECONDS, T, Tentative, logger
@@ -14,8 +14,9 @@ from mongoq.protocol.base.transaction import check_awaitable as check_awaitable
 from mongoq.protocol.base.transaction import check_result as check_result
 from mongoq.protocol.command import Command
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
+from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready, ensure_transactional
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
+from mongoq.protocol_threads.base.retry import retry_lost_race
 from mongoq.protocol_threads.base.topics import refresh_bindings
 from mongoq.protocol_threads.perform import perform, run_attached, sleep
 
@@ -34,16 +35,6 @@ def begin_transaction(broker: BrokerContext) -> Any:
     session: Any = perform(Command("start", {}, target="sessions", undo=end))
     perform(Command("begin", {}, target="sessions", session=session))
     return session
-
-
-def ensure_transactional(broker: BrokerContext) -> None:
-    """Make the collection ready, and refuse a server without transactions before anything is written."""
-    require: Command[None] = Command("require", {}, target="sessions")
-    # Before any I/O: a broker whose client is known to have no transactions is refused at once.
-    perform(require)
-    ensure_broker_ready(broker, write=False)
-    perform(require)  # the client knows the kind of server by now
-    ensure_broker_ready(broker, write=True)
 
 
 def run_in_transaction(broker: BrokerContext, make: Callable[[], T]) -> T:
@@ -69,6 +60,31 @@ def run_in_transaction(broker: BrokerContext, make: Callable[[], T]) -> T:
         perform(Command("begin", {}, target="sessions", session=session))
     _end(session, committed=True)
     return result
+
+
+def ensure_possible(broker: BrokerContext) -> None:
+    """Refuse a server without transactions before anything is written.
+
+    Raises:
+        TransactionsUnavailable: the server is no replica set.
+    """
+    if broker.serverless:
+        return
+    try:
+        ensure_transactional(broker)
+    except TransactionsUnavailable as error:
+        raise TransactionsUnavailable(error.server, needed_by=["sequences (sequence=)"]) from None
+
+
+def run_atomic(broker: BrokerContext, attempt: Callable[[], T], *, joined: bool = False) -> T:
+    """Run an operation in a transaction of its own, or in the caller's (``joined``); without a server, as it is.
+
+    A crash before the commit leaves nothing of it behind. Two processes that begin a sequence at the same moment may
+    both insert its control document; the slower one tries again.
+    """
+    if joined or broker.serverless:
+        return attempt()
+    return retry_lost_race(lambda: run_in_transaction(broker, attempt))
 
 
 def commit_transaction(session: Any) -> None:

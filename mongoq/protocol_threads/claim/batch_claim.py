@@ -8,25 +8,34 @@ or put behind the others.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.envelope import Document, attempts_of
-from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.model.item import Item, id_key
+from mongoq.model.envelope import attempts_of, is_fresh
+from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
+from mongoq.model.item import Document, Item, id_key
 from mongoq.model.stream_claim import entry_time
 from mongoq.protocol.base.find import find_head
-from mongoq.protocol.claim.batch_claim import BatchClaim
-from mongoq.protocol.claim.judge import find_exhaustion, is_exhausted, is_suspect
+from mongoq.protocol.claim.batch_claim import BatchClaim, Candidates, Fields, _select_ordinary
+from mongoq.protocol.claim.judge import is_exhausted, is_suspect
 from mongoq.protocol.command import Command, Refused, ReplyLost, Unreadable
+from mongoq.protocol.state.claim_hints import eligible
+from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.find import close_cursor, find_few
+from mongoq.protocol_threads.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol_threads.base.retry import retry_and_report, retry_once, retry_until_reply
-from mongoq.protocol_threads.claim import foreign
-from mongoq.protocol_threads.claim.judge import bury_unfit, start_or_expire
-from mongoq.protocol_threads.claim.reservation import update_held
+from mongoq.protocol_threads.claim.judge import (
+    bury_exhausted,
+    bury_foreign,
+    bury_uncountable,
+    start_or_expire,
+    update_held,
+)
 from mongoq.protocol_threads.perform import perform
 
 
@@ -108,7 +117,7 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> tupl
     if len(items) < len(read):  # what can be read of such a document may lack its id
         for document in find_few(broker, filter, [("_id", 1)], len(ids), projection={"_id": 1}):
             if id_key(document["_id"]) not in items:
-                foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+                bury_foreign(claim.context, {"_id": document["_id"], "token": claim.token})
     return items, True
 
 
@@ -176,16 +185,97 @@ def claim_by_id(
     try:
         before = perform(command)
     except Refused:
-        if not (foreign.bury_uncountable(claim.context)):
+        if not (bury_uncountable(claim.context)):
             raise
         return None
     except Unreadable:
-        foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
+        bury_foreign(claim.context, {"_id": document["_id"], "token": claim.token})
         return None
     if before is None:
         return None
     (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
     if is_exhausted(claim.context, before):
-        bury_unfit(claim.context, item, find_exhaustion(claim.context))
+        bury_exhausted(claim.context, item)
         return None
     return item
+
+
+# --- candidates
+
+
+def read_candidates(
+    context: QueueContext[Any], n: int, *, unreserved: bool = False, fields: Fields | None = None
+) -> Candidates | None:
+    """Read the first ``n`` items; ``None`` when nothing is eligible; empty when the caller must claim singly.
+
+    Args:
+        context: the queue.
+        n: number of items, at most.
+        unreserved: leave out items with expired leases, which may fill the head.
+        fields: projection, if a filter of a consumer may settle some of the items.
+    """
+    state = context.state
+    # Items are read whole where they are likely to be still the same when the claim arrives.
+    beside_others = state.contention.width > 1
+    if unreserved or fields or beside_others or context.broker.serverless or time.monotonic() < state.reads_whole_at:
+        ids = read_ids(context, n, unreserved=unreserved, fields=fields)
+        return None if ids is None else Candidates(ids)
+    while True:
+        refresh_hints(context)
+        start = state.claim_hints.start(context.name, context.broker.clock.now())
+        try:
+            head = retry_once(find_head(context.broker, start.filter, CLAIM_ORDER, n))
+        except Unreadable:  # a document of another program: a claim by its id finds it, and buries it
+            break
+        if head.cursor:  # the items are so large that one reply does not hold them
+            close_cursor(context.broker, head.cursor)
+            break
+        documents = head.documents
+        state.claim_hints.raise_bounds(start, documents[0] if documents else None)
+        if documents:
+            fresh = sum(map(is_fresh, documents))
+            if fresh == len(documents):
+                return Candidates(documents, untouched=True, size=head.size)
+            if fresh * 2 < len(documents):
+                state.read_ids_only()
+            if ordinary := _select_ordinary(documents):
+                return Candidates(ordinary)
+            break
+        if not (has_items_before_bound(context)):
+            return None
+    state.read_ids_only()
+    ids = read_ids(context, n)
+    return None if ids is None else Candidates(ids)
+
+
+def read_ids(
+    context: QueueContext[Any],
+    n: int,
+    *,
+    unreserved: bool = False,
+    fields: Fields | None = None,
+    due: datetime | None = None,
+) -> list[Document] | None:
+    """Read the ids of the first ``n`` ordinary items (``find``), or of later ones when other processes claim as well.
+
+    ``None`` when nothing is eligible, or nothing was at a time ``due``.
+    """
+    hints, contention = context.state.claim_hints, context.state.contention
+    fields = fields or CLAIM_FIELDS
+    if unreserved:
+        filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
+        read = find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)
+        return _select_ordinary(read) or None
+    refresh_hints(context)
+    while True:
+        now = context.broker.clock.now()
+        start, skip = hints.start(context.name, now if due is None else min(due, now)), contention.skip(n)
+        read = find_few(context.broker, start.filter, CLAIM_ORDER, n, projection=fields, skip=skip)
+        if not skip:
+            hints.raise_bounds(start, read[0] if read else None)
+        if read:
+            return _select_ordinary(read)
+        if skip:
+            contention.beyond()
+        elif not (has_items_before_bound(context)):
+            return None

@@ -18,7 +18,7 @@ from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.filtering import ItemFilter, _make_statements
 from mongoq.protocol.command import Command, PartlyRefused
 from mongoq.protocol.history.query import is_refused_filter, refusal
-from mongoq.protocol.push.push import due_time
+from mongoq.protocol.push.draft import due_time
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.base.retry import retry_until_reply

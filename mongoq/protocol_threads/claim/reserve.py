@@ -21,19 +21,22 @@ from mongoq.model.envelope import attempts_of
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
 from mongoq.protocol.claim.batch_claim import BatchClaim
-from mongoq.protocol.claim.judge import OnInvalid, check_on_invalid, find_exhaustion, is_exhausted
-from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.claim.judge import OnInvalid, check_on_invalid, is_exhausted, make_marks
 from mongoq.protocol.claim.reserve import M, NotYet, R, _find_claimed_command, _undo_claim, _undo_shared
 from mongoq.protocol.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_once
-from mongoq.protocol_threads.claim import foreign
-from mongoq.protocol_threads.claim.batch_claim import send_claim
-from mongoq.protocol_threads.claim.candidates import read_candidates
-from mongoq.protocol_threads.claim.judge import bury_unfit, decode_items, start_or_expire
-from mongoq.protocol_threads.claim.reservation import renew_leases
+from mongoq.protocol_threads.claim.batch_claim import read_candidates, send_claim
+from mongoq.protocol_threads.claim.judge import (
+    bury_exhausted,
+    bury_foreign,
+    bury_uncountable,
+    decode_items,
+    renew_leases,
+    start_or_expire,
+)
 from mongoq.protocol_threads.perform import perform, share
 from mongoq.protocol_threads.wait.wait import wait_for_item
 
@@ -50,20 +53,11 @@ def reserve(
     With group commit it is one of the first, when other callers claim at the same time.
     """
     shared = context.broker.group_commit
-    items = _reserve(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
+    items = reserve_many(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
     return items[0] if items else None
 
 
 def reserve_many(
-    context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
-) -> list[Item[M]]:
-    """Claim up to ``n`` items; with ``wait``, wait for the first one."""
-    if count(n, "n") > MAX_COMMAND_ITEMS:
-        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
-    return _reserve(context, n, lease=lease, wait=wait, on_invalid=on_invalid)
-
-
-def _reserve(
     context: QueueContext[M],
     n: int,
     *,
@@ -72,6 +66,9 @@ def _reserve(
     on_invalid: OnInvalid,
     shared: bool = False,
 ) -> list[Item[M]]:
+    """Claim up to ``n`` items; with ``wait``, wait for the first one. ``shared``: callers may share one claim."""
+    if count(n, "n") > MAX_COMMAND_ITEMS:
+        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
@@ -89,10 +86,9 @@ def _claim_decoded(
         if not shared:
             claimed = claim(context, n, length)
         else:
-            part: Shared[Item[Any] | None]
-            part = Shared(("reserve", context.name, length), _claim_for_all, (context, length), _undo_shared)
+            key = "reserve", context.name, length
             try:
-                item = share(part)
+                item = share(Shared[Any](key, _claim_for_all, (context, length), _undo_shared))
             except NotYet:
                 continue
             claimed = [] if item is None else [item]
@@ -145,7 +141,7 @@ def claim_one(context: QueueContext[Any], lease: timedelta) -> Item[Any] | None:
     while claimed := (claim_first(context, partial(_claim_head, context, lease))):
         item, exhausted = claimed
         if exhausted:
-            bury_unfit(context, item, find_exhaustion(context))
+            bury_exhausted(context, item)
         # Asked here, so that an ordinary item costs no call.
         elif "start_by" not in item._document or (start_or_expire(context, [item])):  # noqa: SLF001
             return item
@@ -159,7 +155,7 @@ def claim_first(context: QueueContext[Any], claim: Callable[[], R | None]) -> R 
         try:
             claimed = claim()
         except Refused:
-            if not (foreign.bury_uncountable(context)):
+            if not (bury_uncountable(context)):
                 raise
         except Unreadable:
             pass  # the claim has buried or postponed the document, so the item after it may be claimed
@@ -192,7 +188,7 @@ def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Item[Any]
         try:
             before = perform(command)
         except Unreadable:
-            foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=token)
+            bury_foreign(context, {"q": context.name, "when": marks["when"], "token": token})
             raise
         except ReplyLost as error:
             lost = error

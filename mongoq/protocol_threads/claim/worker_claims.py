@@ -12,22 +12,17 @@ from typing import Any, Protocol
 
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.item import Document, Item
-from mongoq.protocol.claim.batch_claim import BatchClaim
-from mongoq.protocol.claim.candidates import Candidates
+from mongoq.protocol.claim.batch_claim import BatchClaim, Candidates
 from mongoq.protocol.claim.filtering import ItemFilter
-from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.claim.judge import make_marks
 from mongoq.protocol.claim.worker_claims import BLOCKED_WAIT_SECONDS, MAX_CLAIM, ClaimedBatch, M, skip_lapsed
 from mongoq.protocol.command import Blocked
-from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.state.taker import Handed
+from mongoq.protocol.state.context import Handed, QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_once
-from mongoq.protocol_threads.claim import foreign
-from mongoq.protocol_threads.claim.batch_claim import claim_by_id, send_claim
-from mongoq.protocol_threads.claim.candidates import read_candidates, read_ids
+from mongoq.protocol_threads.claim.batch_claim import claim_by_id, read_candidates, read_ids, send_claim
 from mongoq.protocol_threads.claim.filtering import is_kept, settle_unmatched
-from mongoq.protocol_threads.claim.judge import decode_items, start_or_expire
-from mongoq.protocol_threads.claim.reservation import renew_leases
+from mongoq.protocol_threads.claim.judge import bury_foreign, decode_items, renew_leases, start_or_expire
 from mongoq.protocol_threads.claim.reserve import claim_one
 from mongoq.protocol_threads.wait.wait import wait_for_item
 
@@ -155,7 +150,7 @@ def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> list[Item[M
     items = []
     for document, marks, now in handed:
         if isinstance(document, UnreadableDocument):
-            foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=marks["token"])
+            bury_foreign(context, {"q": context.name, "when": marks["when"], "token": marks["token"]})
         else:
             fields = {name: value for name, value in document.items() if name != "ready_from"}
             items.append(context.raw_item({**fields, **marks, "attempts": 1}, now, due=now))

@@ -10,8 +10,7 @@ from mongoq.protocol.coordination.repairs import REPAIR_EXPIRY, REPAIR_INTERVAL,
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.coordination.document_lease import take_lease, write_under_lease
-from mongoq.protocol_threads.sequence.hold import release_all
-from mongoq.protocol_threads.sequence.repair import find_miscounted, find_uncounted, repair_all
+from mongoq.protocol_threads.sequence.hold import find_miscounted, find_uncounted, release_all, repair_all
 
 
 def repair_in_turn(context: QueueContext[Any]) -> int:

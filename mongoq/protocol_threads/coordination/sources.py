@@ -22,7 +22,7 @@ from mongoq.protocol.command import Command, chunks, has_matched
 from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, holder, under
 from mongoq.protocol.coordination.sources import EncodedRecord, SourceLease, Yielded, _encode, _Unmatched
 from mongoq.protocol.sequence.enter import with_place
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.base.retry import retry_lost_race

@@ -28,9 +28,8 @@ from mongoq.model.envelope import Document
 from mongoq.model.item import Item, has_place
 from mongoq.model.sequence import HAS_PLACE
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
-from mongoq.protocol.claim.batch_claim import BatchClaim
-from mongoq.protocol.claim.candidates import Candidates
-from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.claim.batch_claim import BatchClaim, Candidates
+from mongoq.protocol.claim.judge import make_marks
 from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, has_matched
 from mongoq.protocol.coordination.document_lease import ForeignLease, end_update
 from mongoq.protocol.coordination.streams import (
@@ -41,7 +40,7 @@ from mongoq.protocol.coordination.streams import (
     _claim_filter,
     _commits,
 )
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -49,12 +48,11 @@ from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import find_few, find_one
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_until_reply
-from mongoq.protocol_threads.claim.batch_claim import send_claim
-from mongoq.protocol_threads.claim.candidates import read_ids
+from mongoq.protocol_threads.base.transaction import run_atomic
+from mongoq.protocol_threads.claim.batch_claim import read_ids, send_claim
 from mongoq.protocol_threads.claim.reserve import claim_one
 from mongoq.protocol_threads.coordination.document_lease import give_back, take_lease, write_under_lease
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.control import run_atomic
 from mongoq.protocol_threads.sequence.leave import leave
 
 

@@ -38,18 +38,18 @@ from mongoq.protocol.history.dead_letters import (
 )
 from mongoq.protocol.history.query import BoundedCount, Progress, Query, refuse_filter
 from mongoq.protocol.history.replay import hop_destination
-from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import find_few
 from mongoq.protocol_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol_threads.base.retry import retry_and_report
 from mongoq.protocol_threads.base.statements import send_statements
+from mongoq.protocol_threads.base.transaction import ensure_possible, run_atomic
 from mongoq.protocol_threads.history.mistaken import refuse_mistake
 from mongoq.protocol_threads.history.query import documents_page, search
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.control import ensure_possible, run_atomic
-from mongoq.protocol_threads.sequence.enter import enter
+from mongoq.protocol_threads.sequence.enter import enter_all
 from mongoq.protocol_threads.sequence.hold import find_held_from, release, take_back
 from mongoq.protocol_threads.sequence.leave import leave
 
@@ -272,11 +272,11 @@ def _enter_again(
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
     places, freed = take_back(context.broker, home.name, leaving)
     new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
-    entries = enter(home, Counter(new))
+    entries = enter_all(context.broker, [(home.name, sequence) for sequence in new])
     entered, statements = [], []
     for letter in leaving:
         arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
-        place = {"place": places[key]} if key in places else entries[letter["sequence"]].take(when)
+        place = {"place": places[key]} if key in places else entries[home.name, letter["sequence"]].take(when)
         changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
         unset = dict(arguments["update"]["$unset"])
         if held_target(letter) is not None:

@@ -41,7 +41,7 @@ from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import close_cursor, find_few, find_undecoded
 from mongoq.protocol_threads.base.retry import retry_once
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.delete import delete_in_order
+from mongoq.protocol_threads.sequence.hold import delete_in_order
 
 
 def history_page(context: QueueContext[M], query: Query) -> tuple[list[Item[M]], Query | None]:

@@ -24,15 +24,13 @@ from mongoq.protocol.history.read import (
     counts_of,
     in_state,
 )
-from mongoq.protocol.sequence.delete import NOT_IN_ORDER
+from mongoq.protocol.sequence.hold import NOT_IN_ORDER
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.bootstrap import ensure_broker_ready
 from mongoq.protocol_threads.base.find import find_few, find_one
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.delete import delete_placed
-from mongoq.protocol_threads.sequence.hold import find_letters
-from mongoq.protocol_threads.sequence.repair import find_heads
+from mongoq.protocol_threads.sequence.hold import delete_placed, find_heads, find_letters
 
 
 def get(context: QueueContext[M], id: Id) -> Item[M] | None:

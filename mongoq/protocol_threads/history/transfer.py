@@ -9,13 +9,13 @@ from typing import Any
 from mongoq.model.envelope import is_same_push
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, chunks, own_error
 from mongoq.protocol.history.transfer import ImportResult, Pair, _add_dates, _other_queue
-from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.push.draft import DEFAULT_REMEMBER
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_until_reply
-from mongoq.protocol_threads.push.in_order import push_in_order
+from mongoq.protocol_threads.base.transaction import ensure_possible
 from mongoq.protocol_threads.push.insert import find_pushed
-from mongoq.protocol_threads.sequence.control import ensure_possible
+from mongoq.protocol_threads.push.publish import push_in_order
 
 
 def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> ImportResult:

@@ -15,7 +15,7 @@ from mongoq.errors import DuplicateItem
 from mongoq.model.envelope import Document, is_same_push
 from mongoq.protocol.command import Command, Duplicate, ReplyLost, has_matched
 from mongoq.protocol.push.insert import PUSH_FIELDS, Keyed, _upsert_command, id_taken_error, live_filter
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.find import find_few, find_one
 from mongoq.protocol_threads.base.retry import retry_lost_race, retry_once
 from mongoq.protocol_threads.perform import perform
@@ -78,13 +78,6 @@ def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, id_giv
 
 
 # --- keys ----------------------------------------------------------------------------------------
-
-
-def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, id_given: bool) -> ObjectId:
-    """Insert an item unless one with its key is live, and return the id of the live item."""
-    id, new = upsert_keyed(context.broker, envelope, keyed, id_given=id_given)
-    context.broker.record_put(context.name, envelope["when"], envelope["priority"], id=id, is_new=new)
-    return id
 
 
 def upsert_keyed(broker: BrokerContext, envelope: Document, keyed: Keyed, *, id_given: bool) -> tuple[ObjectId, bool]:

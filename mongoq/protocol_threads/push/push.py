@@ -1,13 +1,14 @@
 # Generated from mongoq/protocol/push/push.py by scripts/unasync.py. Do not edit.
 """Pushes: checked into drafts, and inserted alone, with those of other callers, or in chunks.
 
-``push``, ``push_many`` and ``push_each`` check their arguments. ``push_drafts`` takes the drafts to a queue, to its
+``push``, ``push_many`` and ``push_each`` check their arguments. ``_send`` takes the drafts to a queue, to its
 sequences, or to the queues of a topic. A lone push of a plain item is one ``insert``, which callers may share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,10 +17,9 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import Duration, Expires, Id, object_id
 from mongoq.model.arguments import expires as checked_expires
-from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_id, new_ids
 from mongoq.model.envelope import is_same_push
-from mongoq.model.sequence import check_sequence, topic_problem
+from mongoq.model.sequence import topic_problem
 from mongoq.protocol.command import (
     Command,
     Duplicate,
@@ -29,41 +29,30 @@ from mongoq.protocol.command import (
     chunks,
     copies,
     finish,
-    number_matched,
     own_error,
 )
-from mongoq.protocol.push.insert import KEYED, OnDuplicate, check_keyed
-from mongoq.protocol.push.publish import Copy
-from mongoq.protocol.push.push import (
-    MAX_TRANSACTION_PUSHES,
-    SEQUENCE,
+from mongoq.protocol.push.draft import (
+    Draft,
     Drafts,
-    Failures,
-    Shareable,
-    _check_expiries,
-    _check_ids,
-    _check_sequences,
-    _encode_payloads,
-    _ids,
-    _one_each,
-    _record,
-    _transactions,
-    logger,
+    Push,
+    check_expiries,
+    check_ids,
+    check_sequences,
+    encode_payloads,
+    make_draft,
     remember_time,
 )
-from mongoq.protocol.push.push import Draft as Draft
-from mongoq.protocol.push.push import Push as Push
-from mongoq.protocol.push.push import check_due as check_due
-from mongoq.protocol.push.push import check_headers as check_headers
+from mongoq.protocol.push.insert import OnDuplicate, check_keyed
+from mongoq.protocol.push.publish import Copy
+from mongoq.protocol.push.push import MAX_TRANSACTION_PUSHES, SEQUENCE, Failures, Shareable, _ids, _transactions, logger
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_once, retry_until_reply
 from mongoq.protocol_threads.base.topics import ensure_ready_to_push
+from mongoq.protocol_threads.base.transaction import ensure_possible
 from mongoq.protocol_threads.perform import perform, share
-from mongoq.protocol_threads.push.in_order import push_in_order
-from mongoq.protocol_threads.push.insert import find_pushed, is_new, push_keyed
-from mongoq.protocol_threads.push.publish import insert_joined, publish, publish_keyed
-from mongoq.protocol_threads.sequence.control import ensure_possible
+from mongoq.protocol_threads.push.insert import find_pushed, is_new
+from mongoq.protocol_threads.push.publish import insert_joined, publish, push_in_order, push_keyed
 
 
 def _make_ready(
@@ -78,7 +67,10 @@ def _make_ready(
     is_ordered = any(map(SEQUENCE, drafts))
     if is_ordered and not joined:
         ensure_possible(context.broker)
-    (ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context))
+    if joined:
+        ensure_ready(context, fresh=False)
+    elif not context.is_ready_to_push():
+        ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
     if remember is not None:
@@ -108,49 +100,36 @@ def push(
     The same ``id`` again, while it is remembered, inserts nothing. ``session`` is that of a caller's transaction; the
     bindings were read before that transaction's push.
     """
-    draft = Draft(delay, when)
+    wrapped = context.codec.wrap(payload)
+    draft = make_draft(context, delay, when, priority, headers)
     if key is not None or on_duplicate != "keep":
         draft.keyed = check_keyed(key, on_duplicate)
     if sequence is not None:
-        draft.sequence = check_sequence(sequence)
-        if draft.keyed is not None:
-            raise ArgumentInvalid("sequence", KEYED)
-    wrapped = context.codec.wrap(payload)
-    if headers is not None:
-        draft.headers = check_headers(headers, context.broker.encoding)
-    remember = None if id is None and once is None else remember_time(once, id is not None)
-    item_id = None if id is None else object_id(id)
-    if delay is not None or when is not None:
-        check_due(delay, when)
+        draft.enter(sequence)
     if expires is not None:
         draft.expires = checked_expires(expires)
-    draft.priority = checked_priority(priority)
+    remember = None if id is None and once is None else remember_time(once, id is not None)
+    item_id = None if id is None else object_id(id)
     joined = session is not None
     _make_ready(context, (draft,), remember, joined=joined)
     item_id = item_id or new_id()
     if draft.sequence is not None or context.broker.topics.bound.get(context.name):
-        push_drafts(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
+        _send(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
         return item_id
     if draft.keyed is not None:
         envelope = draft.document(context, item_id, context.broker.encoding.unwrap("payload", wrapped))
-        return push_keyed(context, envelope, draft.keyed, id_given=remember is not None)
-    _insert_alone(context, draft, item_id, wrapped, joined=joined)
-    return item_id
-
-
-def _insert_alone(context: QueueContext[Any], draft: Draft, id: ObjectId, wrapped: bytes, *, joined: bool) -> None:
-    """Insert a plain item by a command of its own, or together with other callers' items."""
-    broker = context.broker
+        return push_keyed(context.broker, envelope, (), draft.keyed, id_given=remember is not None, joined=joined)
     try:
-        if broker.group_commit and not joined:
-            share(Shared("push", _insert_for_callers, (context, draft, id, wrapped)))
-            return  # recorded with the others
-        perform(Command("insert_one", {"document": draft.encode(context, id, wrapped)}))
+        if context.broker.group_commit and not joined:
+            share(Shared("push", _insert_for_callers, (context, draft, item_id, wrapped)))
+            return item_id  # recorded with the others
+        perform(Command("insert_one", {"document": draft.encode(context, item_id, wrapped)}))
     except (Duplicate, ReplyLost) as error:
-        envelope = draft.encode(context, id, wrapped)
-        if not (is_new(broker, error, envelope, id_given=draft.once is not None)):
-            return
-    context.record_put(draft.priority, draft.at, id=id)
+        envelope = draft.encode(context, item_id, wrapped)
+        if not (is_new(context.broker, error, envelope, id_given=remember is not None)):
+            return item_id
+    context.record_put(draft.priority, draft.at, id=item_id)
+    return item_id
 
 
 def _insert_for_callers(entries: list[Shareable]) -> list[Any]:
@@ -170,7 +149,9 @@ def _insert_for_callers(entries: list[Shareable]) -> list[Any]:
             refusals = refused.refusals
         except Exception as error:
             refusals = dict(enumerate(copies(error, len(chunk))))
-        _record([entry for place, entry in enumerate(chunk) if place not in refusals])
+        for place, (context, draft, id, _) in enumerate(chunk):
+            if place not in refusals:
+                context.record_put(draft.priority, draft.at, id=id)
         answers += [refusals.get(place) for place in range(len(chunk))]
     return answers
 
@@ -195,28 +176,25 @@ def push_many(
     Nothing is sent unless all of them can be stored. ``session`` is that of a caller's transaction; the bindings were
     read before that transaction's push.
     """
-    values = _encode_payloads(context, payloads)
-    given_ids = None if ids is None else _check_ids(ids, len(values))
-    entered = _check_sequences(sequence, sequences, len(values))
-    stored_headers = check_headers(headers, context.broker.encoding)
-    common = (delay, when, checked_priority(priority), stored_headers, None)
-    lasting = _check_expiries(expires, len(values))
+    values = encode_payloads(context, payloads)
+    given_ids = None if ids is None else check_ids(ids, len(values))
+    entered = check_sequences(sequence, sequences, len(values))
+    common = make_draft(context, delay, when, priority, headers)
+    lasting = check_expiries(expires, len(values))
     remember = remember_time(once, given_ids is not None)
-    check_due(delay, when)
     if not values:
         return []
-    if len(lasting) == len(entered) == 1:
-        each, places = [Draft(*common, lasting[0], entered[0])], [0] * len(values)
-    else:
-        options = list(zip(_one_each(lasting, len(values)), _one_each(entered, len(values)), strict=True))
-        at = {option: place for place, option in enumerate(dict.fromkeys(options))}
-        each, places = [Draft(*common, *option) for option in at], [at[option] for option in options]
+    number = max(len(lasting), len(entered))  # 1 when all items have the same options
+    options = zip(*(one if len(one) == number else one * number for one in (lasting, entered)), strict=True)
+    at: dict[Any, int] = {}
+    places = [at.setdefault(option, len(at)) for option in options] * (len(values) // number)
+    each = [replace(common, expires=lasts, sequence=sequence) for lasts, sequence in at]
     drafts = Drafts(context, each, given_ids is not None, session is not None)
     _make_ready(context, each, remember if drafts.id_given else None, joined=drafts.joined)
     if len(each) > 1 and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("expires", f"give one for all items: {context.name!r} is a topic")
     raw = new_ids(len(values)) if given_ids is None else [id.binary for id in given_ids]
-    push_drafts(drafts, list(zip(raw, values, places, strict=True)))
+    _send(drafts, list(zip(raw, values, places, strict=True)))
     return given_ids or list(map(ObjectId, raw))
 
 
@@ -247,12 +225,12 @@ def push_each(
         drafts.originals = originals
     ordered = {place for place, draft in enumerate(each) if draft.sequence is not None}
     plain = [push for push in pushes if push[2] not in ordered] if ordered else pushes
-    push_drafts(drafts, plain, in_parts=True)
+    _send(drafts, plain, in_parts=True)
     if ordered:
-        push_drafts(drafts, [push for push in pushes if push[2] in ordered])
+        _send(drafts, [push for push in pushes if push[2] in ordered])
 
 
-def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> None:
+def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> None:
     """Insert items: into their sequences, into each queue bound to the topic, or into the queue; then those with a key.
 
     ``in_parts`` lets copies of many items go in as many transactions as they need.
@@ -279,10 +257,7 @@ def push_drafts(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
     for push in keyed:
         key, envelope = each[push[2]].keyed, drafts.document(push)
         assert key is not None
-        if bound:
-            publish_keyed(broker, envelope, bound, key, id_given=id_given, joined=joined)
-        else:
-            push_keyed(context, envelope, key, id_given=id_given)
+        push_keyed(broker, envelope, bound or (), key, id_given=id_given, joined=joined)
 
 
 def _push_in_order(drafts: Drafts, pushes: Sequence[Push]) -> None:
@@ -362,14 +337,12 @@ def _insert_chunk(drafts: Drafts, chunk: Sequence[Push], *, again: bool) -> tupl
         missing = ids = _ids(chunk)
         failures = {}
         try:
-            # An update that changes nothing waits for the majority, as any does; most often it finds all of them.
+            # An update that changes nothing waits for the majority, as any does.
             there = {"filter": {"_id": {"$in": ids}}, "update": {"$unset": {"unheard_of": ""}}}
-            is_complete = (retry_once(Command("update_many", there, number_matched))) == len(ids)
-            missing = []
-            if again or not is_complete:
-                taken, stored_ids = _find_taken(context, ids)
-                failures = taken if again else {}
-                missing = [id for id in ids if id.binary not in stored_ids]
+            retry_once(Command[Any]("update_many", there))
+            taken, stored_ids = _find_taken(context, ids)
+            failures = taken if again else {}
+            missing = [id for id in ids if id.binary not in stored_ids]
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
         absent = {id.binary for id in missing}

@@ -4,6 +4,11 @@
 As many follow as have left, unless ``max_in_sequence`` was raised or lowered meanwhile. Then promotion does not write
 the control document. Where fewer or more follow, that is written or deleted, and so conflicts with a push that saw the
 sequence full: one of the two transactions is tried again.
+
+A worker whose last claim has found nothing settles the first item. Then the next one is due for nobody but this worker,
+and its claim would take half of the time. So the transaction that lets it follow also reserves it: it is handed over.
+Only an item that was never claimed, has no date to start by and is due is handed over: it has nothing to be found out
+by a claim.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from mongoq.model.indexes import SEQUENCE_ORDER
@@ -18,15 +24,55 @@ from mongoq.model.item import Document, Item, has_place
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.command import Command
-from mongoq.protocol.sequence.control import update_alike
-from mongoq.protocol.sequence.leave import MAX_LOOKUPS, _promotions, _room
-from mongoq.protocol.sequence.promotion import FIRST_FIELDS, MAY_FOLLOW, NEXT_FIELDS, Promoted, make_promoted
-from mongoq.protocol.state.context import BrokerContext
-from mongoq.protocol.state.taker import Taker
+from mongoq.protocol.sequence.leave import (
+    FIRST_FIELDS,
+    LATEST,
+    MAX_LOOKUPS,
+    MAY_FOLLOW,
+    NEXT_FIELDS,
+    Promoted,
+    _is_handed_over,
+    _promoted_fields,
+    _promotions,
+    _room,
+    make_promoted,
+    update_alike,
+)
+from mongoq.protocol.state.context import BrokerContext, Handed, Taker
 from mongoq.protocol_threads.base.find import find_few, find_one
 from mongoq.protocol_threads.base.statements import send_statements
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.sequence.promotion import promote_first
+
+
+def promote_first(
+    broker: BrokerContext, queue: str, sequence: str, taker: Taker | None
+) -> tuple[Promoted | None, bool]:
+    """Promote the item with the first place of a sequence, unless it is a head (``findAndModify``).
+
+    Called in a transaction. Returns the item, and false if another program has written a date that cannot be used.
+    """
+    now = broker.clock.now()
+    marks = None if taker is None else taker.reserve(now)
+    arguments: dict[str, Any] = {
+        "filter": {"q": queue, "sequence": sequence, "place": HAS_PLACE},
+        "update": [{"$set": _promoted_fields(now, marks)}],
+        "sort": [("place", 1)],
+    }
+    if marks is None:
+        arguments["projection"] = FIRST_FIELDS
+    # Undecoded: an error would keep the item before it from being settled.
+    before = perform(Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes"))
+    if before is None:
+        return None, True
+    if "when" in before:
+        return None, isinstance(before["when"], datetime)
+    ready_from = before.get("ready_from")
+    if not isinstance(ready_from, datetime) or ready_from > LATEST:
+        return None, False
+    promoted = make_promoted(queue, before, now)
+    if taker is not None and marks is not None and _is_handed_over(before, now):
+        return Promoted(queue, promoted.id, now, None, partial(taker.accept, Handed(before, marks, now))), True
+    return promoted, True
 
 
 def leave(

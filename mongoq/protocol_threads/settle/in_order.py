@@ -14,13 +14,13 @@ from typing import Any
 
 from mongoq.model.item import Document, Item, find_held_target, has_place, id_key
 from mongoq.protocol.sequence.hold import Letter
-from mongoq.protocol.sequence.promotion import Promoted
+from mongoq.protocol.sequence.leave import Promoted
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.settle.in_order import InOrder, _with_place, is_in_order, record_in_order
 from mongoq.protocol.settle.settlement import Settlement, Wanted, group_by_statement
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.statements import send_statements
-from mongoq.protocol_threads.sequence.control import run_atomic
+from mongoq.protocol_threads.base.transaction import run_atomic
 from mongoq.protocol_threads.sequence.enter import ensure_ready_to_enter, enter_all
 from mongoq.protocol_threads.sequence.hold import hold, release, take_back
 from mongoq.protocol_threads.sequence.leave import leave

@@ -18,11 +18,7 @@ from mongoq.model.item import Item
 from mongoq.model.settings import KEEP
 from mongoq.protocol.settle.bulk import check_items
 from mongoq.protocol.settle.one import MakeSettlement
-from mongoq.protocol.settle.settle import HISTORY_FIELDS as HISTORY_FIELDS
-from mongoq.protocol.settle.settle import STUB_DROPPED_FIELDS as STUB_DROPPED_FIELDS
 from mongoq.protocol.settle.settle import M, _make_delayed, make_commit, make_extension, make_release, make_rollback
-from mongoq.protocol.settle.settle import history_update as history_update
-from mongoq.protocol.settle.settle import unprocess_command as unprocess_command
 from mongoq.protocol.settle.settlement import Batch, Settlement, check_patch
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready

@@ -48,9 +48,7 @@ def is_at_work(context: QueueContext[Any], lease: timedelta) -> bool:
 
 def is_drained(context: QueueContext[Any], lease: timedelta, *, keeps_scheduled: bool) -> bool:
     """Return whether a queue is empty; with ``keeps_scheduled`` scheduled items may be left in it."""
-    if keeps_scheduled:
-        return not (is_at_work(context, lease))
-    return (find_next_due(context)) is None
+    return not (is_at_work(context, lease)) if keeps_scheduled else (find_next_due(context)) is None
 
 
 def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> dict[str, datetime]:
@@ -115,21 +113,16 @@ def _take_turn(
         items = result if isinstance(result, list) else result.items  # type: ignore[attr-defined]  # a batch claim
         wait_queue.took([event_key(item.id, item.due) for item in items if item.due is not None])
         return result
-    wait_queue.record_nothing(waiter, changes, (_seconds_to_next_try(context, wait_queue, changes)))
-    return None
-
-
-def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, changes: int) -> float:
-    """Return in how many seconds to ask again: from what this process knows, or else from the server."""
-    if wait_queue.is_next_poll_soon():
-        return math.inf
-    if context.state.paused:
+    seconds: float | None = math.inf
+    if context.state.paused and not wait_queue.is_next_poll_soon():
         # The stream delivers a resumption, unless that came after the read of the settings, and before the stream.
         registry = context.broker.registry
-        may_be_missed = registry.watches(context.name) and context.state.read_at <= registry.since
-        return REFRESH_SECONDS if may_be_missed else math.inf
-    seconds = wait_queue.seconds_until_due(changes)
-    return (_seconds_to_due(context)) if seconds is None else seconds
+        if registry.watches(context.name) and context.state.read_at <= registry.since:
+            seconds = REFRESH_SECONDS
+    elif not wait_queue.is_next_poll_soon():
+        seconds = wait_queue.seconds_until_due(changes)
+    wait_queue.record_nothing(waiter, changes, (_seconds_to_due(context)) if seconds is None else seconds)
+    return None
 
 
 def _read_next_due(context: QueueContext[Any], wait_queue: WaitQueue) -> float:

@@ -16,8 +16,8 @@ from pyspark.sql.types import BinaryType, NullType, StringType, StructField, Str
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, moment, priority, queue_name
 from mongoq.model.sequence import check_sequence
+from mongoq.protocol.push.draft import check_headers
 from mongoq.protocol.push.insert import check_key
-from mongoq.protocol.push.push import check_headers
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
 from mongoq.spark.types.values import INTEGERS, Values, values_of
 from mongoq.spark.write.payloads import (

@@ -10,7 +10,7 @@ from typing import Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
-from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.push.draft import DEFAULT_REMEMBER
 from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, SETUP, Location, RawOptions
 
 CARRIED = ("when", "key", "priority", "headers")

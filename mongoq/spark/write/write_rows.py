@@ -18,8 +18,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
+from mongoq.protocol.push.draft import Draft, Push
 from mongoq.protocol.push.insert import Keyed
-from mongoq.protocol.push.push import Draft, Push
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken
 from mongoq.protocol.settle.move import Destination, Handover, check_move
 from mongoq.protocol_threads.history.replay import find_originals

@@ -20,7 +20,7 @@ from mongoq.protocol.command import Interruption
 from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.sources import Yielded
 from mongoq.protocol.push import push
-from mongoq.protocol.push.push import check_headers
+from mongoq.protocol.push.draft import Draft, Push, check_headers
 from mongoq.protocol.settle import bury, by_token, move, settle
 from mongoq.protocol.settle.apply_outcomes import (
     apply_outcomes,
@@ -114,8 +114,8 @@ async def _push_records(recorder: Recorder, context: QueueContext[Any], lease: A
 async def _push_each(
     recorder: Recorder,
     context: QueueContext[Any],
-    options: Sequence[push.Draft],
-    pushes: Sequence[push.Push],
+    options: Sequence[Draft],
+    pushes: Sequence[Push],
     **remember: Any,
 ) -> None:
     """Push rows of Spark; those that were made of items keep the trace of their headers, and are linked to it."""

@@ -18,7 +18,7 @@ from mongoq.model.item import Item
 from mongoq.protocol.claim.worker_claims import ClaimedBatch
 from mongoq.protocol.command import Interruption
 from mongoq.protocol.coordination.sources import Yielded
-from mongoq.protocol.push.push import check_headers
+from mongoq.protocol.push.draft import Draft, Push, check_headers
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.claim import pop, reserve
@@ -116,8 +116,8 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
 def _push_each(
     recorder: Recorder,
     context: QueueContext[Any],
-    options: Sequence[push.Draft],
-    pushes: Sequence[push.Push],
+    options: Sequence[Draft],
+    pushes: Sequence[Push],
     **remember: Any,
 ) -> None:
     """Push rows of Spark; those that were made of items keep the trace of their headers, and are linked to it."""

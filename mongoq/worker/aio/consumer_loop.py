@@ -17,8 +17,7 @@ from mongoq.model.envelope import attempts_of
 from mongoq.model.item import Document, Item
 from mongoq.model.outcomes import Release
 from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
-from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.state.taker import Handed
+from mongoq.protocol.state.context import Handed, QueueContext
 from mongoq.worker.aio.item_runner import AsyncItemRunner
 from mongoq.worker.aio.limiter import Limiter
 from mongoq.worker.aio.settler import AsyncSettler

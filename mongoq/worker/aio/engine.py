@@ -19,8 +19,7 @@ from mongoq.model.health import Health
 from mongoq.model.item import id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import dice
-from mongoq.protocol.base.bootstrap import hello
-from mongoq.protocol.base.transaction import ensure_transactional
+from mongoq.protocol.base.bootstrap import ensure_transactional, hello
 from mongoq.protocol.claim.filtering import check_on_server
 from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination import heartbeats

@@ -18,8 +18,7 @@ from mongoq.model.envelope import attempts_of
 from mongoq.model.item import Document, Item
 from mongoq.model.outcomes import Release
 from mongoq.protocol.claim.worker_claims import ClaimedBatch, skip_lapsed
-from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.state.taker import Handed
+from mongoq.protocol.state.context import Handed, QueueContext
 from mongoq.protocol_threads.claim.worker_claims import claim_batch, claim_lapsed, take_over
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer

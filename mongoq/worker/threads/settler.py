@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, ResolvedOutcome, name_ending
-from mongoq.protocol.claim.reservation import make_marks
+from mongoq.protocol.claim.judge import make_marks
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.state.context import context_of
-from mongoq.protocol.state.taker import Handed
+from mongoq.protocol.state.context import Handed, context_of
 from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes_at_most_once, apply_outcomes_of_queues
 from mongoq.worker.coordinator import POLL_SECONDS
 
