@@ -19,7 +19,7 @@ from mongoq.model.clock import VirtualClock, milliseconds, time_of
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release, ResolvedOutcome
 from mongoq.model.rate import Pace, Slots
-from mongoq.protocol.claim.expiry import is_expired
+from mongoq.protocol.claim.judge import is_expired
 from mongoq.protocol.coordination.limits import (
     LimitContended,
     Permits,
