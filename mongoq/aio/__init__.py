@@ -5,9 +5,9 @@
 
 from mongoq.aio.blocks import AsyncReserved, AsyncTransaction
 from mongoq.aio.broker import AsyncBroker
+from mongoq.aio.contents import AsyncItemSelection
 from mongoq.aio.inspection import AsyncInspection
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
-from mongoq.aio.selection import AsyncItemSelection
 
 __all__ = [
     "AsyncBroker",

@@ -11,8 +11,7 @@ from typing import Any, Self, TypeVar
 from bson import ObjectId
 
 from mongoq.aio.blocks import AsyncReserved
-from mongoq.aio.contents import AsyncContents
-from mongoq.aio.selection import AsyncItemSelection
+from mongoq.aio.contents import AsyncContents, AsyncItemSelection
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, Expires, Id
 from mongoq.model.arguments import expires as checked_expires

@@ -6,9 +6,9 @@
 
 from mongoq.sync.blocks import Reserved, Transaction
 from mongoq.sync.broker import Broker
+from mongoq.sync.contents import ItemSelection
 from mongoq.sync.inspection import Inspection
 from mongoq.sync.queue import DeadQueue, Queue
-from mongoq.sync.selection import ItemSelection
 
 __all__ = [
     "Broker",

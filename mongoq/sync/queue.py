@@ -34,8 +34,7 @@ from mongoq.protocol_threads.history.dead_letters import revive
 from mongoq.protocol_threads.push import push
 from mongoq.protocol_threads.settle import bury, move, settle
 from mongoq.sync.blocks import Reserved
-from mongoq.sync.contents import Contents
-from mongoq.sync.selection import ItemSelection
+from mongoq.sync.contents import Contents, ItemSelection
 
 M = TypeVar("M")
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.base.output import Output, printable, progress
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.sync import Broker
-from mongoq.sync.selection import ItemSelection
+from mongoq.sync.contents import ItemSelection
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -29,7 +29,7 @@ from mongoq.model.envelope import item_document, to_plain
 from mongoq.model.item import Item
 from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.sync import Broker
-from mongoq.sync.selection import GROUPED_LETTERS, MAX_GROUPS, ItemSelection
+from mongoq.sync.contents import GROUPED_LETTERS, MAX_GROUPS, ItemSelection
 
 LISTED = 20
 """Letters in one list, unless ``--limit`` gives another number."""
