@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from bson import ObjectId
 from bson.errors import InvalidBSON
@@ -49,18 +49,8 @@ class _ReserveFirst(Exception):
     """The first item of the queue cannot be removed by one command."""
 
 
-class _Popped(NamedTuple):
-    """A popped item.
-
-    Attributes:
-        before: its envelope as it was.
-        item: the item made of it.
-        token: ``settled`` of the history that it left, if any.
-    """
-
-    before: Document
-    item: Item[Any]
-    token: ObjectId
+Popped = tuple[Document, Item[Any], ObjectId]
+"""The envelope of a popped item as it was, the item made of it, and ``settled`` of the history that it left, if any."""
 
 
 async def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Item[M] | None:
@@ -109,17 +99,17 @@ def _make_pop(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Sett
 async def _pop_at_once(context: QueueContext[M], on_invalid: OnInvalid) -> Item[M] | None:
     while popped := (await claim_first(context, partial(_remove_head, context))):
         try:
-            item = context.decode_payload(popped.item)
+            item = context.decode_payload(popped[1])
         except PayloadInvalid as invalid:
             # A crash before it is buried loses the item from a queue without history, as any crash after a pop does.
-            await _bury_popped(context, popped, misfit_reason(context, popped.item, invalid, on_invalid), invalid)
+            await _bury_popped(context, popped, misfit_reason(context, popped[1], invalid, on_invalid), invalid)
         else:
             context.count("get")
             return item
     return None
 
 
-async def _remove_head(context: QueueContext[Any]) -> _Popped | None:
+async def _remove_head(context: QueueContext[Any]) -> Popped | None:
     """Settle the head of the queue in one command: it is deleted, or becomes history.
 
     A lost reply loses the item of a queue without history, as "at most once" allows. The reply stays undecoded bytes,
@@ -154,7 +144,7 @@ async def _remove_head(context: QueueContext[Any]) -> _Popped | None:
         return None
     attempts = attempts_of(before) + 1
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
-    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
+    return before, context.raw_item(popped, now, due=before["when"]), token
 
 
 def _refusal(context: QueueContext[Any], now: datetime) -> dict[str, Any]:
@@ -208,17 +198,17 @@ def _restore(document: Document, token: ObjectId) -> Command[Any]:
     return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
 
 
-async def _bury_popped(context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid) -> None:
+async def _bury_popped(context: QueueContext[Any], popped: Popped, reason: str, error: PayloadInvalid) -> None:
     """Write a popped item to the dead queue, in place of what it left.
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, attempts, now = popped.before, popped.item.attempts, context.broker.clock.now()
-    burial, marks = burial_update(context, popped.item, reason=reason, error=error, attempts=attempts, now=now)
+    (before, item, token), now = popped, context.broker.clock.now()
+    burial, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
     letter = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
-        await perform(_restore(letter, popped.token))
+        await perform(_restore(letter, token))
     except Duplicate:
         letter["_id"] = new_id()
         await perform(Command("insert_one", {"document": letter}))

@@ -421,7 +421,7 @@ def _update(
 ) -> dict[str, Any]:
     unset_fields = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
-    # again (``claim.candidates``).
+    # again (``claim.batch_claim``).
     changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
     return {
         "filter": _free(context, which, now),
