@@ -2,7 +2,7 @@
 
 What one command cannot do is done by two: the item is reserved, judged and committed. The command refuses such items:
 one with a remembered id, which leaves a stub; one with a place in a sequence, or a letter that has died with one, in
-whose transaction the next item follows; one that must start by a date, or had all its runs.
+whose transaction the next item follows; one that has expired, or had all its runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
+from mongoq.model.sequence import held_target
 from mongoq.protocol.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim.judge import (
@@ -33,7 +34,7 @@ from mongoq.protocol.claim.judge import (
     raises_invalid,
     restore_command,
 )
-from mongoq.protocol.claim.reserve import claim_first, claim_one
+from mongoq.protocol.claim.reserve import claim_first, claim_one, undo_claim
 from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.perform import perform
 from mongoq.protocol.settle.bury import burial_update
@@ -72,7 +73,7 @@ async def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -
 
     A crash before the settlement leaves it reserved until the lease ends.
     """
-    while (item := (await claim_one(context, context.settings.lease))) is not None:
+    while (item := (await claim_one(context, context.settings.lease, _undo_settled))) is not None:
         if expiry(item.read_at, None, item.once) is not None:
             context.state.expect_remembered()
         if not raises_invalid(context, on_invalid) and not (await decode_items(context, [item], on_invalid)):
@@ -90,6 +91,14 @@ async def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -
         except PayloadInvalid as invalid:
             misfit_reason(context, popped, invalid, on_invalid)
     return None
+
+
+def _undo_settled(token: ObjectId, before: Any) -> Command[Any] | None:
+    """Return the command that puts an item back, whether it is still reserved, or settled by now."""
+    if before is None or "place" in before or held_target(before) is not None:
+        return undo_claim(token, before)  # the next item may have followed
+    filter = {"_id": before["_id"], "$or": [{"token": token}, {"settled": token}]}
+    return Command("replace_one", {"filter": filter, "replacement": before, "upsert": True})
 
 
 def _make_pop(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
@@ -154,7 +163,8 @@ def _refusal(context: QueueContext[Any], now: datetime) -> dict[str, Any]:
     with it, 0.89 ms without (MongoDB 6.0.5).
     """
     refused: list[dict[str, Any]] = [{"$gt": ["$once", now]}]
-    refused += ({"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place", "$start_by"))
+    refused += ({"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place"))
+    refused.append({"$and": [{"$eq": [{"$type": "$start_by"}, "date"]}, {"$lte": ["$start_by", now]}]})
     if (most := context.settings.most_attempts) is not None:
         refused.append({"$gte": ["$attempts", most]})
     return {"$expr": {"$divide": [1, {"$cond": [{"$or": refused}, 0, 1]}]}}

@@ -3,7 +3,7 @@
 
 What one command cannot do is done by two: the item is reserved, judged and committed. The command refuses such items:
 one with a remembered id, which leaves a stub; one with a place in a sequence, or a letter that has died with one, in
-whose transaction the next item follows; one that must start by a date, or had all its runs.
+whose transaction the next item follows; one that has expired, or had all its runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
 from mongoq.protocol.claim.judge import OnInvalid, check_on_invalid, misfit_reason, raises_invalid
-from mongoq.protocol.claim.pop import M, Popped, _make_pop, _refusal, _ReserveFirst, _restore, _undo
+from mongoq.protocol.claim.pop import M, Popped, _make_pop, _refusal, _ReserveFirst, _restore, _undo, _undo_settled
 from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.settle import HISTORY_FIELDS, history_update, unprocess_command
@@ -53,7 +53,7 @@ def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -> Item
 
     A crash before the settlement leaves it reserved until the lease ends.
     """
-    while (item := (claim_one(context, context.settings.lease))) is not None:
+    while (item := (claim_one(context, context.settings.lease, _undo_settled))) is not None:
         if expiry(item.read_at, None, item.once) is not None:
             context.state.expect_remembered()
         if not raises_invalid(context, on_invalid) and not (decode_items(context, [item], on_invalid)):
