@@ -287,9 +287,9 @@ class Queue(Contents[M], Local):
 
         A crash after it, or a lost reply, loses the item, unless the queue keeps history. A cancelled call puts the
         item back. For this the event loop must go on: close the broker before the loop ends. An item with a remembered
-        id leaves a stub in the same command, so no other push of the id can create it again in between. An item that
-        had all its runs under ``reserve`` is buried, and the next one popped. An item of a sequence is popped in a
-        transaction, in which the next one follows.
+        id, or with a place in a sequence, is reserved and then committed, before the caller gets it: a crash in between
+        leaves it reserved until the lease ends. An item that had all its runs under ``reserve`` is buried, and the next
+        one popped.
 
         Args:
             on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and pop the next item, or
@@ -297,6 +297,7 @@ class Queue(Contents[M], Local):
 
         Raises:
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item.
+            ReservationLost: the reply to the commit of a reserved item was lost (``certain=False``).
         """
         return self._run(pop.pop, on_invalid=on_invalid)
 

@@ -22,7 +22,7 @@ from mongoq.model.rate import Pace
 from mongoq.protocol.coordination.limits import bucket_id
 from mongoq.protocol.push.draft import due_time
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
-from mongoq.protocol_threads.claim.filtering import is_kept
+from mongoq.protocol_threads.claim.worker_claims import is_kept
 from mongoq.protocol_threads.coordination.limits import end_put_offs, give_back_slots, take_slots
 from mongoq.protocol_threads.history import read
 from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run

@@ -15,7 +15,7 @@ from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
 from mongoq.model.rate import RateKey, check_rate_key
 from mongoq.model.settings import Default
-from mongoq.protocol.claim.filtering import ItemFilter
+from mongoq.protocol.claim.worker_claims import ItemFilter
 from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function

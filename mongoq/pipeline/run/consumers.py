@@ -42,7 +42,7 @@ from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
 from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
-from mongoq.protocol.claim.filtering import make_filter
+from mongoq.protocol.claim.worker_claims import make_filter
 from mongoq.protocol.coordination.sources import source_id
 from mongoq.protocol.join import join as join_aio
 from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec

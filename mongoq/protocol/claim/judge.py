@@ -5,7 +5,7 @@
 | had all its runs | buried; not one whose neighbour in a batch may have killed the holder (``is_suspect``) |
 | was not started in time | settled as expired, with the others at the head of the queue (``start_or_expire``) |
 | does not fit the model | buried, or raised to the caller (``on_invalid``) |
-| does not match the filter of a consumer | settled as the filter defines (``filtering``) |
+| does not match the filter of a consumer | settled as the filter defines (``settle_unmatched``) |
 | cannot be decoded, or counted | buried or put off, since another program wrote it (``bury_foreign``) |
 
 A crash leaves the item reserved to the end of its lease; the next claim of it decides again. The date by which it must

@@ -2,7 +2,7 @@
 
 What one command cannot do is done by two: the item is reserved, judged and committed. The command refuses such items:
 one with a remembered id, which leaves a stub; one with a place in a sequence, or a letter that has died with one, in
-whose transaction the next item follows; one that must start by a date, or had all its runs.
+whose transaction the next item follows; one that has expired, or had all its runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from bson import ObjectId
 from bson.errors import InvalidBSON
@@ -22,6 +22,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
+from mongoq.model.sequence import held_target
 from mongoq.protocol.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim.judge import (
@@ -33,7 +34,7 @@ from mongoq.protocol.claim.judge import (
     raises_invalid,
     restore_command,
 )
-from mongoq.protocol.claim.reserve import claim_first, claim_one
+from mongoq.protocol.claim.reserve import claim_first, claim_one, undo_claim
 from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.perform import perform
 from mongoq.protocol.settle.bury import burial_update
@@ -49,18 +50,8 @@ class _ReserveFirst(Exception):
     """The first item of the queue cannot be removed by one command."""
 
 
-class _Popped(NamedTuple):
-    """A popped item.
-
-    Attributes:
-        before: its envelope as it was.
-        item: the item made of it.
-        token: ``settled`` of the history that it left, if any.
-    """
-
-    before: Document
-    item: Item[Any]
-    token: ObjectId
+Popped = tuple[Document, Item[Any], ObjectId]
+"""The envelope of a popped item as it was, the item made of it, and ``settled`` of the history that it left, if any."""
 
 
 async def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Item[M] | None:
@@ -82,7 +73,7 @@ async def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -
 
     A crash before the settlement leaves it reserved until the lease ends.
     """
-    while (item := (await claim_one(context, context.settings.lease))) is not None:
+    while (item := (await claim_one(context, context.settings.lease, _undo_settled))) is not None:
         if expiry(item.read_at, None, item.once) is not None:
             context.state.expect_remembered()
         if not raises_invalid(context, on_invalid) and not (await decode_items(context, [item], on_invalid)):
@@ -102,6 +93,14 @@ async def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -
     return None
 
 
+def _undo_settled(token: ObjectId, before: Any) -> Command[Any] | None:
+    """Return the command that puts an item back, whether it is still reserved, or settled by now."""
+    if before is None or "place" in before or held_target(before) is not None:
+        return undo_claim(token, before)  # the next item may have followed
+    filter = {"_id": before["_id"], "$or": [{"token": token}, {"settled": token}]}
+    return Command("replace_one", {"filter": filter, "replacement": before, "upsert": True})
+
+
 def _make_pop(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
     return replace(make_commit(context, item, batch), event="get")
 
@@ -109,17 +108,17 @@ def _make_pop(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Sett
 async def _pop_at_once(context: QueueContext[M], on_invalid: OnInvalid) -> Item[M] | None:
     while popped := (await claim_first(context, partial(_remove_head, context))):
         try:
-            item = context.decode_payload(popped.item)
+            item = context.decode_payload(popped[1])
         except PayloadInvalid as invalid:
             # A crash before it is buried loses the item from a queue without history, as any crash after a pop does.
-            await _bury_popped(context, popped, misfit_reason(context, popped.item, invalid, on_invalid), invalid)
+            await _bury_popped(context, popped, misfit_reason(context, popped[1], invalid, on_invalid), invalid)
         else:
             context.count("get")
             return item
     return None
 
 
-async def _remove_head(context: QueueContext[Any]) -> _Popped | None:
+async def _remove_head(context: QueueContext[Any]) -> Popped | None:
     """Settle the head of the queue in one command: it is deleted, or becomes history.
 
     A lost reply loses the item of a queue without history, as "at most once" allows. The reply stays undecoded bytes,
@@ -154,7 +153,7 @@ async def _remove_head(context: QueueContext[Any]) -> _Popped | None:
         return None
     attempts = attempts_of(before) + 1
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
-    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
+    return before, context.raw_item(popped, now, due=before["when"]), token
 
 
 def _refusal(context: QueueContext[Any], now: datetime) -> dict[str, Any]:
@@ -164,7 +163,8 @@ def _refusal(context: QueueContext[Any], now: datetime) -> dict[str, Any]:
     with it, 0.89 ms without (MongoDB 6.0.5).
     """
     refused: list[dict[str, Any]] = [{"$gt": ["$once", now]}]
-    refused += ({"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place", "$start_by"))
+    refused += ({"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place"))
+    refused.append({"$and": [{"$eq": [{"$type": "$start_by"}, "date"]}, {"$lte": ["$start_by", now]}]})
     if (most := context.settings.most_attempts) is not None:
         refused.append({"$gte": ["$attempts", most]})
     return {"$expr": {"$divide": [1, {"$cond": [{"$or": refused}, 0, 1]}]}}
@@ -208,17 +208,17 @@ def _restore(document: Document, token: ObjectId) -> Command[Any]:
     return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
 
 
-async def _bury_popped(context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid) -> None:
+async def _bury_popped(context: QueueContext[Any], popped: Popped, reason: str, error: PayloadInvalid) -> None:
     """Write a popped item to the dead queue, in place of what it left.
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, attempts, now = popped.before, popped.item.attempts, context.broker.clock.now()
-    burial, marks = burial_update(context, popped.item, reason=reason, error=error, attempts=attempts, now=now)
+    (before, item, token), now = popped, context.broker.clock.now()
+    burial, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
     letter = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
-        await perform(_restore(letter, popped.token))
+        await perform(_restore(letter, token))
     except Duplicate:
         letter["_id"] = new_id()
         await perform(Command("insert_one", {"document": letter}))

@@ -148,9 +148,14 @@ def _undo_shared(item: Item[Any] | None) -> Command[Any] | None:
 # --- one item ------------------------------------------------------------------------------------
 
 
-async def claim_one(context: QueueContext[Any], lease: timedelta) -> Item[Any] | None:
-    """Claim the first item that may run, undecoded; those before it that may not are settled."""
-    while claimed := (await claim_first(context, partial(_claim_head, context, lease))):
+async def claim_one(
+    context: QueueContext[Any], lease: timedelta, undo: Callable[[ObjectId, Any], Command[Any] | None] | None = None
+) -> Item[Any] | None:
+    """Claim the first item that may run, undecoded; those before it that may not are settled.
+
+    ``undo`` gives it back when the operation does not end well, given the token and the envelope before the claim.
+    """
+    while claimed := (await claim_first(context, partial(_claim_head, context, lease, undo or undo_claim))):
         item, exhausted = claimed
         if exhausted:
             await bury_exhausted(context, item)
@@ -177,7 +182,9 @@ async def claim_first(context: QueueContext[Any], claim: Callable[[], Awaitable[
     return None
 
 
-async def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Item[Any], bool] | None:
+async def _claim_head(
+    context: QueueContext[Any], lease: timedelta, undo: Callable[[ObjectId, Any], Command[Any] | None]
+) -> tuple[Item[Any], bool] | None:
     """Send the claim of the first item; return it, and whether it had all its runs.
 
     The reply is the envelope before the update, because only that contains the time at which it became eligible. When
@@ -194,7 +201,7 @@ async def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Ite
         command: Command[Any] = Command(
             "find_one_and_update",
             {"filter": start.filter, "update": update, "sort": CLAIM_ORDER},
-            undo=partial(_undo_claim, token),
+            undo=partial(undo, token),
             resolved=True,
         )
         try:
@@ -220,7 +227,7 @@ async def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Ite
     raise lost
 
 
-def _undo_claim(token: ObjectId, before: Any) -> Command[Any] | None:
+def undo_claim(token: ObjectId, before: Any) -> Command[Any] | None:
     return before and release_command(before["_id"], token, before["when"])
 
 

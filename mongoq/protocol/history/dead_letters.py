@@ -413,7 +413,7 @@ def _update(
     """Return the update that hands back letters which no caller holds."""
     unset_fields = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
-    # again (``claim.candidates``).
+    # again (``claim.batch_claim``).
     changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     return {

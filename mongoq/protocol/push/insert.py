@@ -30,8 +30,8 @@ REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "heade
 REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joined", "throttled")
 """Fields that a replacing push always removes: they tell of the item that was in the place before.
 
-``by`` stays: with it, an item may have changed (``candidates``). ``hops`` and ``missed`` stay: with them a stage and a
-join know that this id has been there before.
+``by`` stays: with it, an item may have changed (``claim.batch_claim``). ``hops`` and ``missed`` stay: with them a stage
+and a join know that this id has been there before.
 """
 KEYED = "cannot be given with key=: an item with a key may be replaced in its place; give one of the two"
 """Problem of a push or a move with both a sequence and a key."""

@@ -73,23 +73,12 @@ async def publish(
     joined: bool,
 ) -> None:
     """Put copies of envelopes, which differ in id and payload only, into each queue, all or none."""
-    if len(fresh) * len(queues) > 1 and not (broker.serverless and len(fresh) == 1):
-        size = sum(len(wrapped) for _, wrapped in fresh) * len(queues)
-        _check_transaction_size(len(fresh), len(queues), size)
     at = broker.clock.now()
     copies = [
         copy_for_queue(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh
     ]
-    await _insert_copies(broker, copies, envelope, id_given=id_given, joined=joined)
-
-
-async def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, id_given: bool) -> None:
-    """Put many items into their queue within a caller's transaction.
-
-    They differ from the ``envelope`` in id and payload only. An id that exists already must not abort the transaction.
-    """
-    _check_transaction_size(len(items), 1, sum(len(item.document.raw) for item in items))
-    await _insert_copies(broker, items, envelope, id_given=id_given, joined=True)
+    size = sum(len(wrapped) for _, wrapped in fresh) * len(queues)
+    await insert_copies(broker, copies, envelope, len(fresh), size, id_given=id_given, joined=joined)
 
 
 def _check_transaction_size(items: int, queues: int, size: int) -> None:
@@ -110,13 +99,24 @@ def copy_for_queue(broker: BrokerContext, envelope: Document, wrapped: bytes, qu
     return Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
 
 
-async def _insert_copies(
-    broker: BrokerContext, copies: Sequence[Copy], envelope: Document, *, id_given: bool, joined: bool
+async def insert_copies(
+    broker: BrokerContext,
+    copies: Sequence[Copy],
+    envelope: Document,
+    pushes: int,
+    size: int,
+    *,
+    id_given: bool,
+    joined: bool,
 ) -> None:
-    """Put all copies or none, in one transaction: a caller's (``joined``) or their own.
+    """Put all copies of so many pushes or none, in one transaction: a caller's (``joined``) or their own.
 
-    A single copy needs no transaction. Without a server there are no transactions, and copies are put one by one.
+    They differ from the ``envelope`` in id, payload and queue only, and have ``size`` bytes in all. A single copy needs
+    no transaction. Without a server there are no transactions, and copies are put one by one. An id that exists already
+    must not abort a caller's transaction.
     """
+    if len(copies) > 1 and not (broker.serverless and pushes == 1):
+        _check_transaction_size(pushes, len(copies) // pushes, size)
     puts: list[Put] = []
     if broker.serverless or (len(copies) == 1 and not joined):
         for copy in copies:

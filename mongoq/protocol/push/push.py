@@ -54,7 +54,7 @@ from mongoq.protocol.push.publish import (
     MAX_COPIES,
     MAX_TRANSACTION_BYTES,
     Copy,
-    insert_joined,
+    insert_copies,
     publish,
     push_in_order,
     push_keyed,
@@ -271,7 +271,8 @@ async def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
     elif pushes and joined:
         envelope = drafts.document(pushes[0], None)
         items = [Copy(context.name, ObjectId(push[0]), drafts.encode(push)) for push in pushes]
-        await insert_joined(broker, items, envelope, id_given=id_given)
+        size = sum(len(item.document.raw) for item in items)
+        await insert_copies(broker, items, envelope, len(items), size, id_given=id_given, joined=True)
     elif pushes:
         await _insert_in_chunks(drafts, pushes)
     for push in keyed:

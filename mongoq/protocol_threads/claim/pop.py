@@ -3,7 +3,7 @@
 
 What one command cannot do is done by two: the item is reserved, judged and committed. The command refuses such items:
 one with a remembered id, which leaves a stub; one with a place in a sequence, or a letter that has died with one, in
-whose transaction the next item follows; one that must start by a date, or had all its runs.
+whose transaction the next item follows; one that has expired, or had all its runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
 from mongoq.protocol.claim.judge import OnInvalid, check_on_invalid, misfit_reason, raises_invalid
-from mongoq.protocol.claim.pop import M, _make_pop, _Popped, _refusal, _ReserveFirst, _restore, _undo
+from mongoq.protocol.claim.pop import M, Popped, _make_pop, _refusal, _ReserveFirst, _restore, _undo, _undo_settled
 from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.settle import HISTORY_FIELDS, history_update, unprocess_command
@@ -53,7 +53,7 @@ def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -> Item
 
     A crash before the settlement leaves it reserved until the lease ends.
     """
-    while (item := (claim_one(context, context.settings.lease))) is not None:
+    while (item := (claim_one(context, context.settings.lease, _undo_settled))) is not None:
         if expiry(item.read_at, None, item.once) is not None:
             context.state.expect_remembered()
         if not raises_invalid(context, on_invalid) and not (decode_items(context, [item], on_invalid)):
@@ -76,17 +76,17 @@ def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -> Item
 def _pop_at_once(context: QueueContext[M], on_invalid: OnInvalid) -> Item[M] | None:
     while popped := (claim_first(context, partial(_remove_head, context))):
         try:
-            item = context.decode_payload(popped.item)
+            item = context.decode_payload(popped[1])
         except PayloadInvalid as invalid:
             # A crash before it is buried loses the item from a queue without history, as any crash after a pop does.
-            _bury_popped(context, popped, misfit_reason(context, popped.item, invalid, on_invalid), invalid)
+            _bury_popped(context, popped, misfit_reason(context, popped[1], invalid, on_invalid), invalid)
         else:
             context.count("get")
             return item
     return None
 
 
-def _remove_head(context: QueueContext[Any]) -> _Popped | None:
+def _remove_head(context: QueueContext[Any]) -> Popped | None:
     """Settle the head of the queue in one command: it is deleted, or becomes history.
 
     A lost reply loses the item of a queue without history, as "at most once" allows. The reply stays undecoded bytes,
@@ -121,7 +121,7 @@ def _remove_head(context: QueueContext[Any]) -> _Popped | None:
         return None
     attempts = attempts_of(before) + 1
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
-    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
+    return before, context.raw_item(popped, now, due=before["when"]), token
 
 
 def _find_popped(context: QueueContext[Any], where: Document) -> Document | None:
@@ -145,17 +145,17 @@ def _find_popped(context: QueueContext[Any], where: Document) -> Document | None
     return {**fields, "when": now, "attempts": after["attempts"] - 1}
 
 
-def _bury_popped(context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid) -> None:
+def _bury_popped(context: QueueContext[Any], popped: Popped, reason: str, error: PayloadInvalid) -> None:
     """Write a popped item to the dead queue, in place of what it left.
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, attempts, now = popped.before, popped.item.attempts, context.broker.clock.now()
-    burial, marks = burial_update(context, popped.item, reason=reason, error=error, attempts=attempts, now=now)
+    (before, item, token), now = popped, context.broker.clock.now()
+    burial, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
     letter = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
-        perform(_restore(letter, popped.token))
+        perform(_restore(letter, token))
     except Duplicate:
         letter["_id"] = new_id()
         perform(Command("insert_one", {"document": letter}))

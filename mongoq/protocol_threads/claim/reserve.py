@@ -22,7 +22,7 @@ from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.judge import OnInvalid, check_on_invalid, is_exhausted, make_marks
-from mongoq.protocol.claim.reserve import M, NotYet, R, _find_claimed_command, _undo_claim, _undo_shared
+from mongoq.protocol.claim.reserve import M, NotYet, R, _find_claimed_command, _undo_shared, undo_claim
 from mongoq.protocol.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.first_due import has_items_before_bound, refresh_hints
@@ -136,9 +136,14 @@ def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> list[I
 # --- one item ------------------------------------------------------------------------------------
 
 
-def claim_one(context: QueueContext[Any], lease: timedelta) -> Item[Any] | None:
-    """Claim the first item that may run, undecoded; those before it that may not are settled."""
-    while claimed := (claim_first(context, partial(_claim_head, context, lease))):
+def claim_one(
+    context: QueueContext[Any], lease: timedelta, undo: Callable[[ObjectId, Any], Command[Any] | None] | None = None
+) -> Item[Any] | None:
+    """Claim the first item that may run, undecoded; those before it that may not are settled.
+
+    ``undo`` gives it back when the operation does not end well, given the token and the envelope before the claim.
+    """
+    while claimed := (claim_first(context, partial(_claim_head, context, lease, undo or undo_claim))):
         item, exhausted = claimed
         if exhausted:
             bury_exhausted(context, item)
@@ -165,7 +170,9 @@ def claim_first(context: QueueContext[Any], claim: Callable[[], R | None]) -> R 
     return None
 
 
-def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Item[Any], bool] | None:
+def _claim_head(
+    context: QueueContext[Any], lease: timedelta, undo: Callable[[ObjectId, Any], Command[Any] | None]
+) -> tuple[Item[Any], bool] | None:
     """Send the claim of the first item; return it, and whether it had all its runs.
 
     The reply is the envelope before the update, because only that contains the time at which it became eligible. When
@@ -182,7 +189,7 @@ def _claim_head(context: QueueContext[Any], lease: timedelta) -> tuple[Item[Any]
         command: Command[Any] = Command(
             "find_one_and_update",
             {"filter": start.filter, "update": update, "sort": CLAIM_ORDER},
-            undo=partial(_undo_claim, token),
+            undo=partial(undo, token),
             resolved=True,
         )
         try:

@@ -52,7 +52,7 @@ from mongoq.protocol_threads.base.topics import ensure_ready_to_push
 from mongoq.protocol_threads.base.transaction import ensure_possible
 from mongoq.protocol_threads.perform import perform, share
 from mongoq.protocol_threads.push.insert import find_pushed, is_new
-from mongoq.protocol_threads.push.publish import insert_joined, publish, push_in_order, push_keyed
+from mongoq.protocol_threads.push.publish import insert_copies, publish, push_in_order, push_keyed
 
 
 def _make_ready(
@@ -251,7 +251,8 @@ def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> 
     elif pushes and joined:
         envelope = drafts.document(pushes[0], None)
         items = [Copy(context.name, ObjectId(push[0]), drafts.encode(push)) for push in pushes]
-        insert_joined(broker, items, envelope, id_given=id_given)
+        size = sum(len(item.document.raw) for item in items)
+        insert_copies(broker, items, envelope, len(items), size, id_given=id_given, joined=True)
     elif pushes:
         _insert_in_chunks(drafts, pushes)
     for push in keyed:

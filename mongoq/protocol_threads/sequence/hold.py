@@ -5,6 +5,10 @@ The control document of the sequence lists the letter in ``held``, and still cou
 ``place`` in its ``origin``. A hold ends in a transaction that has read that the letter is not there any more, or that
 moves the letter back to its place. Callers that take a letter away end its hold in the same transaction; of other
 deletions the repair finds out.
+
+Repairs are for sequences that their control documents do not describe, since another program has deleted or written
+some. The first item, or the letter that held the others, may be gone: nothing follows. Or the control document is gone,
+and the next push made a second item the first one: both run at a time. A repair counts anew.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from mongoq.model.item import id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import dice
 from mongoq.protocol.base.bootstrap import ensure_transactional, hello
-from mongoq.protocol.claim.filtering import check_on_server
+from mongoq.protocol.claim.worker_claims import check_on_server
 from mongoq.protocol.command import WakeEvent
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.coordination.document_lease import TakenOver

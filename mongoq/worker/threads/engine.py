@@ -25,7 +25,7 @@ from mongoq.protocol.coordination.document_lease import TakenOver
 from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.bootstrap import ensure_transactional, hello
-from mongoq.protocol_threads.claim.filtering import check_on_server
+from mongoq.protocol_threads.claim.worker_claims import check_on_server
 from mongoq.protocol_threads.coordination import heartbeats
 from mongoq.protocol_threads.coordination.repairs import repair_in_turn
 from mongoq.protocol_threads.settle.by_token import extend_leases, record_timeout
