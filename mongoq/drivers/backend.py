@@ -208,9 +208,12 @@ def _make_raw_error(command: Command[Any], reply: Mapping[str, Any]) -> Exceptio
         return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, name: reply["n"]})
     if unconfirmed:
         return WriteConcernError(unconfirmed["errmsg"], unconfirmed["code"], unconfirmed)
-    first = refused[0]
-    kind = DuplicateKeyError if first["code"] == DUPLICATE_CODE else WriteError
-    return kind(first["errmsg"], first["code"], first)
+    return _make_refusal(refused[0])
+
+
+def _make_refusal(failure: Mapping[str, Any]) -> WriteError:
+    kind = DuplicateKeyError if failure["code"] == DUPLICATE_CODE else WriteError
+    return kind(failure["errmsg"], failure["code"], failure)
 
 
 def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
@@ -316,12 +319,8 @@ def _classify_bulk(error: BulkWriteError) -> Interruption:
     if error.details.get("writeConcernErrors") or any(failure["code"] in REPLY_LOST_CODES for failure in refused):
         return ReplyLost(error)
     total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
-    refusals: dict[int, Exception] = {}
-    for failure in refused:
-        kind = DuplicateKeyError if failure["code"] == DUPLICATE_CODE else WriteError
-        refusal = kind(failure["errmsg"], failure["code"])
-        refusals[failure["index"]] = classify_error(refusal) or refusal
-    return PartlyRefused(error, refusals, total)
+    refusals = {failure["index"]: _make_refusal(failure) for failure in refused}
+    return PartlyRefused(error, {at: classify_error(each) or each for at, each in refusals.items()}, total)
 
 
 def find_primary(client: Any) -> Any:

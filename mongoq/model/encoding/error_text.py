@@ -62,11 +62,9 @@ def hide_credentials(text: str) -> str:
 
     Such names are ``password=``, ``secret:``, ``AWS_SESSION_TOKEN:`` and their like. Takes linear time.
     """
-    return _NAMED_SECRET.sub(r"\1***", _AFTER_SCHEME.sub(_hide_users, text))
-
-
-def _hide_users(match: re.Match[str]) -> str:
-    return "://".join(map(_hide_user, match[0].split("://")))  # another URI may follow without a space
+    # Another URI may follow without a space.
+    hidden = _AFTER_SCHEME.sub(lambda match: "://".join(map(_hide_user, match[0].split("://"))), text)
+    return _NAMED_SECRET.sub(r"\1***", hidden)
 
 
 def _hide_user(rest: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES, Duration, Id, count, duration, queue_name, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import (
@@ -103,7 +103,7 @@ async def replay(
         hop,
     )
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_rest(transform, progress, dry_run, rate)
+    pace = _check_options(transform, progress, dry_run, rate)
     query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
     if dry_run:
         # It writes nothing, not even the options of a handle.
@@ -122,7 +122,7 @@ async def replay(
     return result
 
 
-def _check_rest(transform: Any, progress: Any, dry_run: Any, rate: Any) -> float:
+def _check_options(transform: Any, progress: Any, dry_run: Any, rate: Any) -> float:
     """Check the other arguments, and return the number of copies per second, at most."""
     for function, argument in ((transform, "transform"), (progress, "progress")):
         if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
@@ -331,8 +331,7 @@ class _Chunk:
         self._found, self._last = len(documents), open_document(broker, documents[-1])
         self._pushed = 0
         self._done = WakeEvent()
-        # Until its inserts have ended: only ``close`` cancels them.
-        self._error: Exception | None = BrokerClosed()
+        self._error: BaseException | None = None
 
     def _refuse(self, id: ObjectId, reason: object) -> None:
         self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
@@ -402,7 +401,7 @@ class _Chunk:
         if self._task.dry_run:
             filter = {"_id": {"$in": [*map(ObjectId, self._ids)]}}
             find: Command[Any] = Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history")
-            self._pushed, self._error = len(self._ids) - len(await perform(find)), None
+            self._pushed = len(self._ids) - len(await perform(find))
             self._done.set()
         elif self._task.context.broker.serverless:
             await self._insert_all()
@@ -413,16 +412,18 @@ class _Chunk:
         try:
             for part in self._parts:
                 self._pushed += await _insert(part)
-            self._error = None
-        except Exception as error:
+        except BaseException as error:  # for the caller
             self._error = error
         finally:
             self._done.set()
 
     async def receive(self) -> Replayed:
         """Wait for the copies that were sent, and return the result."""
-        while not self._done.was_set:
+        is_done = False
+        while not is_done:
+            # It refuses a caller after ``close``, which may have cancelled the inserts.
             await rest(self._done, LONGEST_WAIT_SECONDS)
+            is_done = self._done.was_set
         if self._error is not None:
             raise self._error
         task = self._task

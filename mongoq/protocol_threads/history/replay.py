@@ -15,7 +15,7 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES, Duration, Id, count, duration, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import (
@@ -45,8 +45,8 @@ from mongoq.protocol.history.replay import (
     Progress,
     Task,
     Transform,
+    _check_options,
     _check_range,
-    _check_rest,
     _Copy,
     hop_destination,
     mark_copy,
@@ -96,7 +96,7 @@ def replay(
         hop,
     )
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_rest(transform, progress, dry_run, rate)
+    pace = _check_options(transform, progress, dry_run, rate)
     query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
     if dry_run:
         # It writes nothing, not even the options of a handle.
@@ -239,8 +239,7 @@ class _Chunk:
         self._found, self._last = len(documents), open_document(broker, documents[-1])
         self._pushed = 0
         self._done = WakeEvent()
-        # Until its inserts have ended: only ``close`` cancels them.
-        self._error: Exception | None = BrokerClosed()
+        self._error: BaseException | None = None
 
     def _refuse(self, id: ObjectId, reason: object) -> None:
         self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
@@ -310,7 +309,7 @@ class _Chunk:
         if self._task.dry_run:
             filter = {"_id": {"$in": [*map(ObjectId, self._ids)]}}
             find: Command[Any] = Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history")
-            self._pushed, self._error = len(self._ids) - len(perform(find)), None
+            self._pushed = len(self._ids) - len(perform(find))
             self._done.set()
         elif self._task.context.broker.serverless:
             self._insert_all()
@@ -321,16 +320,18 @@ class _Chunk:
         try:
             for part in self._parts:
                 self._pushed += _insert(part)
-            self._error = None
-        except Exception as error:
+        except BaseException as error:  # for the caller
             self._error = error
         finally:
             self._done.set()
 
     def receive(self) -> Replayed:
         """Wait for the copies that were sent, and return the result."""
-        while not self._done.was_set:
+        is_done = False
+        while not is_done:
+            # It refuses a caller after ``close``, which may have cancelled the inserts.
             rest(self._done, LONGEST_WAIT_SECONDS)
+            is_done = self._done.was_set
         if self._error is not None:
             raise self._error
         task = self._task
