@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from mongoq.model.clock import milliseconds, time_of
 from mongoq.model.encoding.extended_json import time_text
@@ -170,17 +170,12 @@ def share_permits(limit: int, wanted: Sequence[int]) -> list[int]:
     return shares
 
 
-class PermitPlan(NamedTuple):
-    """What a worker may have now: a number of permits, and its place in the line, by the time since which it asks."""
-
-    number: int
-    since: datetime
-
-
 def plan_permits(
     limit: int, others: Sequence[PermitHolder], mine: PermitHolder | None, *, occupied: int, wanted: int, now: datetime
-) -> PermitPlan:
-    """Return how many permits a worker may hold now: at least one for each of its ``occupied`` runs, which go on.
+) -> tuple[int, datetime]:
+    """Return how many permits a worker may hold now, and its place in the line, by the time since which it asks.
+
+    It may hold at least one for each of its ``occupied`` runs, which go on.
 
     A worker that holds more than its share, while others ask, takes no permit again; its runs give them back as they
     end. Those that ask longest come first where permits cannot be divided: of more workers than permits, and of the
@@ -194,7 +189,7 @@ def plan_permits(
         last = _find_share(limit, others, now, wanted)
         if now - began >= TENURE and last < share:
             since, share = now, last
-    return PermitPlan(max(occupied, min(wanted, free, share)), since)
+    return max(occupied, min(wanted, free, share)), since
 
 
 def _find_share(limit: int, others: Sequence[PermitHolder], since: datetime, wanted: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 from bson import Decimal128, Int64
@@ -169,7 +169,19 @@ class Bucket:
     later: float = -math.inf
 
 
-def find_free(bucket: Bucket | None, pace: Pace, unused: Sequence[float] = ()) -> float:
+class Slot(NamedTuple):
+    """A slot that a process has taken.
+
+    Attributes:
+        since: time from which on it can be used.
+        time: its time; the next slot is an interval later, and it can be used for the tolerance of the pace.
+    """
+
+    since: float
+    time: float
+
+
+def find_free(bucket: Bucket | None, pace: Pace, unused: Sequence[Slot] = ()) -> float:
     """Return the first slot that is not given away.
 
     ``unused`` are slots that this process has taken: those at the end of the bucket are free again.
@@ -178,20 +190,25 @@ def find_free(bucket: Bucket | None, pace: Pace, unused: Sequence[float] = ()) -
         return -math.inf
     free = bucket.next - bucket.interval + pace.interval
     for slot in sorted(unused, reverse=True):
-        if abs(free - pace.interval - slot) < ROUNDING_MS:
-            free = slot
+        if abs(free - pace.interval - slot.time) < ROUNDING_MS:
+            free = slot.time
     return free
 
 
-def take_free(
-    bucket: Bucket | None, pace: Pace, now: float, n: int, unused: Sequence[float] = ()
-) -> list[float] | float:
-    """Take up to ``n`` slots from a bucket; returns their times, or the milliseconds until there is one."""
-    first = max(find_free(bucket, pace, unused), now - pace.tolerance + pace.lead)
+def take_free(bucket: Bucket | None, pace: Pace, now: float, n: int, unused: Sequence[Slot] = ()) -> list[Slot] | float:
+    """Take up to ``n`` slots from a bucket; returns them, or the milliseconds until there is one."""
+    planned = find_free(bucket, pace, unused)
+    first = max(planned, now - pace.tolerance + pace.lead)
     if first > now + pace.ahead:
         return first - now - pace.ahead
     n = min(n, int((now + pace.ahead - first) / pace.interval) + 1)
-    return [first + place * pace.interval for place in range(n)]
+    return _make_slots(max(planned, now - pace.tolerance), first, n, pace)
+
+
+def _make_slots(since: float, first: float, n: int, pace: Pace) -> list[Slot]:
+    """Return ``n`` slots: the first one can be used before its time, if the one before it was long ago."""
+    times = [first + place * pace.interval for place in range(n)]
+    return [Slot(since if time == first else time, time) for time in times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +225,8 @@ class PutOff:
 
 
 def share_slots(
-    bucket: Bucket | None, pace: Pace, now: float, turns: Sequence[bool], *, room: int, unused: Sequence[float] = ()
-) -> tuple[list[float], list[PutOff | None], Bucket | None]:
+    bucket: Bucket | None, pace: Pace, now: float, turns: Sequence[bool], *, room: int, unused: Sequence[Slot] = ()
+) -> tuple[list[Slot], list[PutOff | None], Bucket | None]:
     """Share out the slots of a key among items that were claimed, of which ``room`` may start.
 
     ``turns`` says of each whether it comes back at its turn in the line, as the first ones do. ``unused`` are slots of
@@ -225,16 +242,15 @@ def share_slots(
     # the former could not be used again; and an item without a turn takes none for which another one is to come.
     soon = now + min(pace.ahead, max(pace.early, pace.interval * SOON_SHARE))
     limits = [soon if has_turn else now + pace.early for has_turn in turns]
-    slots: list[float] = []
-    free, end = first, now + MAX_PUT_OFF_MS
-    while len(slots) < min(room, len(turns)) and free <= limits[len(slots)]:
-        slots.append(free)
-        free = first + len(slots) * pace.interval
+    number, free, end = 0, first, now + MAX_PUT_OFF_MS
+    while number < min(room, len(turns)) and free <= limits[number]:
+        number += 1
+        free = first + number * pace.interval
     later = -math.inf
     if bucket is not None and bucket.interval == pace.interval and bucket.later <= end + pace.interval:
         later = bucket.later + max(first - planned, 0.0)  # what comes late moves the slots of the whole line
-    turn, is_changed, put_offs = free - pace.early, bool(slots), list[PutOff | None]()
-    for has_turn, limit in zip(turns[len(slots) :], limits[len(slots) :], strict=True):
+    turn, is_changed, put_offs = free - pace.early, number > 0, list[PutOff | None]()
+    for has_turn, limit in zip(turns[number:], limits[number:], strict=True):
         if free <= limit:
             put_offs.append(None)
         elif has_turn:
@@ -245,6 +261,7 @@ def share_slots(
             later, is_changed = place + pace.interval, True
         else:
             put_offs.append(PutOff(end, False))
+    slots = _make_slots(max(planned, now - pace.tolerance), first, number, pace)
     return slots, put_offs, Bucket(free, pace.interval, later) if is_changed else None
 
 
@@ -252,37 +269,37 @@ class Slots:
     """Slots that this process has taken and not used yet, in their order. Its callers hold the limiter's lock."""
 
     def __init__(self) -> None:
-        self._times: list[float] = []
+        self._slots: list[Slot] = []
 
-    def add(self, times: Sequence[float]) -> None:
+    def add(self, slots: Sequence[Slot]) -> None:
         """Add slots that were taken now, or are not given back."""
-        self._times = sorted([*self._times, *times])
+        self._slots = sorted([*self._slots, *slots])
 
     def count(self, since: float, until: float) -> int:
-        """Return the number of slots between two times."""
-        return sum(since <= time <= until for time in self._times)
+        """Return the number of slots that are after ``since``, and can be used at ``until``."""
+        return sum(slot.time >= since and slot.since <= until for slot in self._slots)
 
-    def first(self) -> float:
-        """Return the time of the first slot; infinite without any."""
-        return self._times[0] if self._times else math.inf
+    def first(self, since: float) -> float:
+        """Return when the first slot after ``since`` can be used; infinite without any."""
+        return next((slot.since for slot in self._slots if slot.time >= since), math.inf)
 
-    def remove_until(self, end: float) -> list[float]:
+    def remove_until(self, end: float) -> list[Slot]:
         """Remove the slots before a time, and return them."""
-        removed = [time for time in self._times if time < end]
-        self._times = self._times[len(removed) :]
+        removed = [slot for slot in self._slots if slot.time < end]
+        self._slots = [slot for slot in self._slots if slot.time >= end]
         return removed
 
     def use(self, since: float, now: float, n: int) -> float:
-        """Use ``n`` slots after ``since``; returns 0, or the milliseconds until ``now`` is late enough for the last.
+        """Use ``n`` slots after ``since``; returns 0, or the milliseconds until all of them can be used.
 
         Infinite if there are too few.
         """
-        usable = [time for time in self._times if time >= since]
+        usable = [slot for slot in self._slots if slot.time >= since]
         if len(usable) < n:
             return math.inf
-        if usable[n - 1] > now + ROUNDING_MS:
-            return usable[n - 1] - now
-        self._times = [*(time for time in self._times if time < since), *usable[n:]]
+        if usable[n - 1].since > now + ROUNDING_MS:
+            return usable[n - 1].since - now
+        self._slots = [*(slot for slot in self._slots if slot.time < since), *usable[n:]]
         return 0.0
 
 

@@ -140,7 +140,7 @@ class SourceReader:
         self._since = 0.0
         self._room_event = WakeEvent()
         self._closed = self._reported_full = False
-        self._began_in: RunContext | None = None
+        self._began_in: RunContext  # set by ``start``
         self.ended = False
         self.failure: BaseException | None = None
 
@@ -210,8 +210,7 @@ class SourceReader:
 
     def _add(self, record: Any) -> None:
         """Check, encode and add a record, unless the reader was closed; ``ArgumentInvalid`` if it cannot be pushed."""
-        if self._began_in is not None:
-            self._began_in.check()  # no runner takes the records of a child that the generator has forked
+        self._began_in.check()  # no runner takes the records of a child that the generator has forked
         if self._closed:
             return
         checked = encode_record(self._plan.queue._context, record)
@@ -230,8 +229,7 @@ class SourceReader:
     def _record_failure(self, error: BaseException, *, closing: bool = False) -> None:
         """Keep the error of a generator as the failure of the source; one after its end is only logged."""
         if not closing:
-            if self._began_in is not None:
-                self._began_in.check(error)
+            self._began_in.check(error)
             if not self._closed:
                 self.failure = error
                 return

@@ -19,7 +19,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.clock import VirtualClock, milliseconds
 from mongoq.model.limits import PermitHolder, QueueLimits, make_limits, plan_permits
 from mongoq.model.process import dice
-from mongoq.model.rate import Pace, PutOff, find_free, share_slots, take_free
+from mongoq.model.rate import Pace, PutOff, Slot, find_free, share_slots, take_free
 from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
 from mongoq.protocol.command import Command, Duplicate, has_matched, number_matched
@@ -177,30 +177,30 @@ def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> di
 # --- slots ---------------------------------------------------------------------------------------
 
 
-def take_slots(broker: BrokerContext, id: str, pace: Pace, n: int, unused: Sequence[float] = ()) -> list[float] | float:
+def take_slots(broker: BrokerContext, id: str, pace: Pace, n: int, unused: Sequence[Slot] = ()) -> list[Slot] | float:
     """Take up to ``n`` slots of a bucket (``find`` and ``update``), as ``take_free`` does.
 
     A crash after it leaves the slots unused: no other process gets them.
     """
 
-    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[float] | float]:
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot] | float]:
         taken = take_free(_bucket(document), pace, milliseconds(now), n, unused)
-        return _bucket_fields(taken[-1] + pace.interval, pace, now) if isinstance(taken, list) else None, taken
+        return _bucket_fields(taken[-1].time + pace.interval, pace, now) if isinstance(taken, list) else None, taken
 
     taken, _ = change_document(broker, id, change)
     return taken
 
 
-def give_back_slots(broker: BrokerContext, id: str, pace: Pace, unused: Sequence[float]) -> list[float]:
+def give_back_slots(broker: BrokerContext, id: str, pace: Pace, unused: Sequence[Slot]) -> list[Slot]:
     """Give unused slots back that no process has taken later ones than (``find`` and ``update``); return the others."""
 
-    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[float]]:
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot]]:
         bucket = _bucket(document)
         if bucket is None or bucket.interval != pace.interval:
             return None, list(unused)
         free = find_free(bucket, pace, unused)
         fields = _bucket_fields(free, pace, now) if free < bucket.next else None
-        return fields, [slot for slot in unused if slot < free]
+        return fields, [slot for slot in unused if slot.time < free]
 
     kept, _ = change_document(broker, id, change)
     return kept
@@ -213,9 +213,9 @@ def share_key_slots(
     turns: Sequence[bool],
     *,
     room: int,
-    unused: Sequence[float] = (),
+    unused: Sequence[Slot] = (),
     known: Document | None = None,
-) -> tuple[list[float], list[PutOff | None]]:
+) -> tuple[list[Slot], list[PutOff | None]]:
     """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
@@ -226,7 +226,7 @@ def share_key_slots(
         line = {"later": changed.later} if math.isfinite(changed.later) else {}
         return {**_bucket_fields(changed.next, pace, now), **line}, (slots, put_offs)
 
-    shared: tuple[list[float], list[PutOff | None]]
+    shared: tuple[list[Slot], list[PutOff | None]]
     shared, _ = change_document(broker, id, change, known)
     return shared
 

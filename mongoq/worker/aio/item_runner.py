@@ -85,8 +85,8 @@ class AsyncItemRunner:
             self._report(run, outcomes)
         if backlog.finish(run, outcomes):
             lost = [item for item in items if id_key(item.id) in run.lost] if run.lost else []
-            for item in [item for item in lost if not backlog.is_settled_by_handler(item)][:1]:
-                text = "a run of %s ended after its item %s was lost; ignored"
+            if unsettled := [item for item in lost if not backlog.is_settled_by_handler(item)]:
+                text, item = "a run of %s ended after its item %s was lost; ignored", unsettled[0]
                 self._warn(text, consumer.title, item.id, item=item, duration=run.seconds)
             backlog.forget_settled(lost)
         elif cancelled and not run.abandoned:  # settled at once, instead of being left until the leases end

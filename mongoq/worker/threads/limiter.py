@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from mongoq.model.clock import VirtualClock, milliseconds, time_of
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release, ResolvedOutcome
-from mongoq.model.rate import Pace, Slots
+from mongoq.model.rate import Pace, Slot, Slots
 from mongoq.protocol.claim.judge import is_expired
 from mongoq.protocol.coordination.limits import LimitContended, Permits, bucket_id
 from mongoq.protocol.state.context import QueueContext
@@ -205,13 +205,16 @@ class Limiter:
         if self._count_slots(pace, self._now() + CLAIM_LEAD_MS) > 0:
             return False
         if self._count_slots(pace) > 0:
-            self._rest_until_slot()
+            self._rest_until_slot(pace)
             return True
         self._resume_at = max(self._resume_at, self._slots_at)
         return time.monotonic() < self._slots_at
 
-    def _rest_until_slot(self) -> None:
-        self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
+    def _rest_until_slot(self, pace: Pace) -> None:
+        now = self._now()
+        with self._lock:
+            first = self._slots.first(now - pace.tolerance)
+        self._rest((first - now - CLAIM_LEAD_MS) / 1000)
 
     def _take_slots(self, pace: Pace, n: int) -> int:
         """Return for how many of ``n`` items there are slots of about now; takes some if there are none."""
@@ -226,7 +229,7 @@ class Limiter:
             self._rest(min(wait / 1000, MAX_SLOT_REST_SECONDS))
             self._slots_at = self._resume_at
         else:
-            self._rest_until_slot()
+            self._rest_until_slot(pace)
         return 0
 
     def _take_new_slots(self, pace: Pace, n: int) -> float:
@@ -243,7 +246,7 @@ class Limiter:
 
     def _give_back_slots(self) -> None:
         with self._lock:
-            pace, slots = self._pace, list[float]()
+            pace, slots = self._pace, list[Slot]()
             if pace is not None and self._count_pending() == 0:
                 slots = self._slots.remove_until(math.inf)
         if pace is None or not slots:
@@ -464,7 +467,7 @@ class KeyedRates:
             with self._lock:
                 over = milliseconds(self._broker.clock.now()) - pace.tolerance
                 held = {id_key(item.id): self._slots.pop(id_key(item.id), None) for item in alike}
-                unused = [time for slots in held.values() if slots is not None for time in slots.remove_until(over)]
+                unused = [slot for slots in held.values() if slots is not None for slot in slots.remove_until(over)]
             has_turn = {key: slots is not None for key, slots in held.items()}
             for item in alike:  # one may have come back at its turn in the line of its key
                 throttled = item.stored("throttled")
@@ -473,11 +476,11 @@ class KeyedRates:
             alike.sort(key=lambda item: not has_turn[id_key(item.id)])
             turns = [has_turn[id_key(item.id)] for item in alike]
             options: dict[str, Any] = {"room": room - len(kept), "known": known.get(id), "unused": unused}
-            times, put_offs = share_key_slots(self._broker, id, pace, turns, **options)
-            starting, slots = alike[: len(times)], Slots()
-            slots.add(times)
+            taken, put_offs = share_key_slots(self._broker, id, pace, turns, **options)
+            starting, slots = alike[: len(taken)], Slots()
+            slots.add(taken)
             kept += starting
-            for item, put_off in zip(alike[len(times) :], put_offs, strict=True):
+            for item, put_off in zip(alike[len(taken) :], put_offs, strict=True):
                 back = Release() if put_off is None else Release(time_of(math.ceil(put_off.until)), put_off.in_line)
                 others.append((item, back))
             with self._lock:
