@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from bson import ObjectId
-from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.encoding.codec import SIZE_LIMIT
@@ -50,9 +49,10 @@ from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import give_up_places
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.bury import burial_update
-from mongoq.protocol.settle.exchange import Exchange, FenceMiss, PutOff, run_exchange
+from mongoq.protocol.settle.exchange import FenceMiss, PutOff, run_exchange
 from mongoq.protocol.settle.settle import retention_update
-from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.settle.settlement import Output
+from mongoq.protocol.settle.trail import make_marks
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.joining")
@@ -82,14 +82,6 @@ class Member:
     where: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The item made from several: its envelope, and that envelope in the form to send."""
-
-    document: Document
-    raw: RawBSONDocument
-
-
 @dataclass(slots=True)
 class JoinTransaction:
     """The writes and results of one transaction.
@@ -100,7 +92,6 @@ class JoinTransaction:
         pairs: joined items to insert.
         members: items that leave for good.
         parked: newly parked items: queue of arrival, priority, end of the wait.
-        put_off: items that stay as they are and arrive again in a moment.
         fates: what happens to items that neither leave for a pair nor wait, by ``id_key``.
         reasons: reasons of the items that go to the error queue.
         promoted: items that are next in the sequences of those that have left.
@@ -108,13 +99,30 @@ class JoinTransaction:
 
     now: datetime
     own: list[Statement] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[Output] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     parked: list[tuple[str, int, datetime]] = field(default_factory=list)
-    put_off: list[Item[Any]] = field(default_factory=list)
     fates: dict[Any, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     promoted: list[Promoted] = field(default_factory=list)
+
+    def join(self, spec: JoinSpec, members: Sequence[Member], when: datetime) -> None:
+        """Make one item of the members; those that do not fit one document go to the error queue."""
+        try:
+            self.pairs.append(make_pair(spec.pairs, members, now=self.now, when=when))
+        except PayloadTooLarge as error:
+            if members[0].context.settings.dead is None:
+                raise
+            for member in members:
+                self.bury(member, str(error), error)
+        else:
+            self.members += members
+
+    def give_up(self, member: Member, reason: str, error: Exception | None = None, *, missed: bool = False) -> None:
+        """Send an item without partners to the error queue; raise ``PartnerMissing`` if there is none."""
+        if member.context.settings.dead is None:
+            raise PartnerMissing(member.item.id, member.item.queue, reason)
+        self.bury(member, reason, error, missed=missed)
 
     def bury(self, member: Member, reason: str, error: Exception | None = None, *, missed: bool = False) -> None:
         """Send an item to the error queue, as if from the queue that it arrived by."""
@@ -145,63 +153,55 @@ async def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> dict[Any
     for queue in {arrival.queue for arrival in arrivals}:
         await ensure_ready(spec.by_name[queue])
     failed: dict[Any, Exception] = {}
-
-    def on_done(transaction: JoinTransaction) -> None:
-        _record_results(spec, transaction)
-        failed.update((id_key(item.id), PutOff()) for item in transaction.put_off)
-
-    way = Exchange(spec.sides[0], partial(_settle_arrivals, spec), lambda arrival: arrival.item, on_done)
     first: dict[str, int] = {}
     for number, arrival in enumerate(arrivals):
         first.setdefault(arrival.key, number)
     alike_together = sorted(arrivals, key=lambda arrival: first[arrival.key])
     for chunk in chunks(alike_together, lambda _: 0, most=MAX_TRANSACTION_ITEMS):
-        failed |= await run_exchange(way, chunk)
+        pairs = [(arrival.item, arrival) for arrival in chunk]
+        failed |= await run_exchange(spec.sides[0], pairs, partial(_settle_arrivals, spec, failed))
     return failed
 
 
-async def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> JoinTransaction:
-    """Settle arrivals, inside a transaction."""
+async def _settle_arrivals(
+    spec: JoinSpec, failed: dict[Any, Exception], entries: Sequence[tuple[Item[Any], Arrival]]
+) -> Callable[[], None]:
+    """Settle arrivals, inside a transaction; once it is committed, those that were put off are among the failed."""
+    arrivals = [arrival for _, arrival in entries]
     broker = spec.parked.broker
     plan = await make_plan(spec, arrivals)
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     for arrival, partner_arrivals in plan.meetings:
         partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in partner_arrivals.items()}
-        _join(spec, doing, arrival, partners, when)
+        members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
+        doing.join(spec, members, when)
     for place, arrival in plan.parking.items():
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
-        _settle_late(spec, doing, arrival)
-    doing.put_off = [arrival.item for arrival in plan.put_off]
+        if spec.late == "drop":
+            doing.members.append(_own(spec, arrival))
+            doing.fates[id_key(arrival.item.id)] = "dropped"
+        else:
+            partners_text = spec.others_as_text(arrival.queue)
+            doing.give_up(_own(spec, arrival), f"it came too late: its partner of {partners_text} was given up before")
     await _write(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
-    staying = {id_key(item.id) for item in doing.put_off}
-    settled = [arrival.item for arrival in arrivals if id_key(arrival.item.id) not in staying]
+    put_off = {id_key(arrival.item.id): PutOff() for arrival in plan.put_off}
     leaving = []
-    for item in settled:
-        settings = spec.by_name[item.queue].settings
-        is_dead = doing.fates.get(id_key(item.id)) == "dead"
+    for item, _ in entries:
+        key, settings = id_key(item.id), spec.by_name[item.queue].settings
+        is_dead = doing.fates.get(key) == "dead"
         if is_dead and has_place(item) and settings.holds_sequences and settings.dead is not None:
             letter = Letter(item.id, settings.dead, str(item.sequence), item.stored("place"))
             await hold(broker, item.queue, [letter])
-        else:
+        elif key not in put_off:
             leaving.append(item)
     doing.promoted = await give_up_places(broker, leaving)
-    return doing
 
+    def record() -> None:
+        _record_results(spec, doing)
+        failed.update(put_off)
 
-def _join(
-    spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, partners: Mapping[str, Member], when: datetime
-) -> None:
-    members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
-    try:
-        doing.pairs.append(make_pair(spec.pairs, members, now=doing.now, when=when))
-    except PayloadTooLarge as error:
-        if members[0].context.settings.dead is None:
-            raise
-        for member in members:
-            doing.bury(member, str(error), error)
-    else:
-        doing.members += members
+    return record
 
 
 def _own(spec: JoinSpec, arrival: Arrival) -> Member:
@@ -239,18 +239,6 @@ def _park(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, place: Place
     doing.parked.append((item.queue, priority_of(item), until))
 
 
-def _settle_late(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival) -> None:
-    member = _own(spec, arrival)
-    if spec.late == "drop":
-        doing.members.append(member)
-        doing.fates[id_key(arrival.item.id)] = "dropped"
-        return
-    reason = f"it came too late: its partner of {spec.others_as_text(arrival.queue)} was given up before"
-    if member.context.settings.dead is None:
-        raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
-    doing.bury(member, reason)
-
-
 async def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> dict[Any, Exception]:
     """Settle parked items after their timeout, as the join is configured; return errors of the others by ``id_key``.
 
@@ -259,16 +247,15 @@ async def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> dict[Any
     """
     context = spec.parked
     await ensure_ready(context)
-    way = Exchange(context, partial(_settle_expired, spec), lambda item: item, partial(_record_results, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=MAX_ARRIVALS):
-        failed |= await run_exchange(way, chunk)
+        failed |= await run_exchange(context, [(item, None) for item in chunk], partial(_settle_expired, spec))
     return failed
 
 
-async def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> JoinTransaction:
-    """Settle expired parked items, inside a transaction."""
-    broker = spec.parked.broker
+async def _settle_expired(spec: JoinSpec, entries: Sequence[tuple[Item[Any], None]]) -> Callable[[], None]:
+    """Settle expired parked items, inside a transaction: send them on without partners, or to the error queue."""
+    broker, items = spec.parked.broker, [item for item, _ in entries]
     places = [(item, place) for item in items if (place := Place.of(item.key, spec.queues)) is not None]
     documents = await rendezvous(spec, {place.key for _, place in places})
     states = {key: JoinState(key, spec.queues, document) for key, document in documents.items()}
@@ -280,33 +267,25 @@ async def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> JoinTra
             states[place.key].give_up(place, remembered=spec.late != "wait")
             values[place.key] = _note(item).get("value")
     for item in items:
-        _settle_alone(spec, doing, item, when)
+        # As it was in its first queue; the join may no longer have that queue.
+        note = _note(item)
+        queue = note["queue"] if isinstance(note.get("queue"), str) else spec.queues[0]
+        as_it_came = with_stored(with_stored(item, "q", queue), "key", note.get("key"))
+        member = Member(spec.by_name.get(queue, spec.sides[0]), as_it_came, {"_id": item.id, "token": item.token})
+        wanted = "no item" if len(spec.queues) == 2 else "not one of each"
+        reason, error = f"{wanted} of {spec.others_as_text(queue)} came within {spec.timeout}", None
+        if spec.missing == "pass" and queue in spec.queues:
+            members = [member if side.name == queue else None for side in spec.sides]
+            try:
+                doing.pairs.append(make_pair(spec.pairs, members, now=doing.now, when=when))
+                doing.members.append(member)
+                continue
+            # Even alone the item does not fit, because a pair adds fields to it.
+            except PayloadTooLarge as large:
+                reason, error = str(large), large
+        doing.give_up(member, reason, error, missed=spec.late != "wait")
     await _write(spec, states.values(), values, doing)
-    return doing
-
-
-def _settle_alone(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetime) -> None:
-    """Send one parked item on without partners, or to the error queue."""
-    # As it was in its first queue; the join may no longer have that queue.
-    note = _note(item)
-    queue = note["queue"] if isinstance(note.get("queue"), str) else spec.queues[0]
-    as_it_came = with_stored(with_stored(item, "q", queue), "key", note.get("key"))
-    member = Member(spec.by_name.get(queue, spec.sides[0]), as_it_came, {"_id": item.id, "token": item.token})
-    wanted = "no item" if len(spec.queues) == 2 else "not one of each"
-    reason, error = f"{wanted} of {spec.others_as_text(queue)} came within {spec.timeout}", None
-    if spec.missing == "pass" and queue in spec.queues:
-        members = [member if side.name == queue else None for side in spec.sides]
-        try:
-            doing.pairs.append(make_pair(spec.pairs, members, now=doing.now, when=when))
-        # Even alone the item does not fit, because a pair adds fields to it.
-        except PayloadTooLarge as large:
-            reason, error = str(large), large
-        else:
-            doing.members.append(member)
-            return
-    if member.context.settings.dead is None:
-        raise PartnerMissing(item.id, queue, reason)
-    doing.bury(member, reason, error, missed=spec.late != "wait")
+    return partial(_record_results, spec, doing)
 
 
 def _note(item: Item[Any]) -> Mapping[str, Any]:
@@ -378,7 +357,7 @@ def _record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:
 # --- pairs ---------------------------------------------------------------------------------------
 
 
-def make_pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Pair:
+def make_pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Output:
     """Make one item of the members, in the order of the join's queues; ``None`` stands for a missing member.
 
     Raises:
@@ -404,7 +383,7 @@ def make_pair(queue: str, members: Sequence[Member | None], *, now: datetime, wh
         raw = encoding.raw(document)
     if len(raw.raw) > SIZE_LIMIT:
         raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
-    return Pair(document, raw)
+    return Output(document, raw)
 
 
 def priority_of(item: Item[Any]) -> int:
@@ -422,7 +401,7 @@ def _join_trails(queue: str, members: Sequence[Member], now: datetime) -> list[A
     entries: list[Any] = []
     for member, stored in zip(members, trails, strict=True):
         own = {"trail": stored if isinstance(stored, list) else []}
-        marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
+        marks = make_marks(member.context, member.item, "moved", at=now, to=queue)
         entries += marks.in_document(own).get("trail", own["trail"])
 
     def settled(entry: Any) -> float:
@@ -446,7 +425,7 @@ def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Stat
             rest = {name: value for name, value in member.where.items() if name != "_id"}
             groups.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
             continue
-        update = Marker(member.context, "done", at=now).marks(member.item).on(update)
+        update = make_marks(member.context, member.item, "done", at=now).on(update)
         if (
             member.item.stored("parked") is not None
         ):  # it stays in its first queue with its own key, not where it waited

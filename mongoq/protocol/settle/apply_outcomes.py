@@ -1,20 +1,22 @@
 """Apply the outcomes of handlers: maps each outcome to what is sent. Filters have their own map (``claim.filtering``).
 
-At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. At
-most once, an item leaves its queue before it is run, and its outputs are pushed afterwards.
+At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. The
+outputs of a fork are written in the transaction that settles it. At most once, an item leaves its queue before it is
+run, and its outputs are pushed afterwards.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import MongoqError, OutcomeInvalid
+from mongoq.errors import MongoqError, OutcomeInvalid, PayloadTooLarge
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
@@ -32,21 +34,26 @@ from mongoq.model.outcomes import (
     SettledElsewhere,
     make_unknown_error,
 )
+from mongoq.model.settings import KEEP
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.push.insert import insert_item
+from mongoq.protocol.push.push import due_time, last_start
 from mongoq.protocol.sequence.enter import record_new
-from mongoq.protocol.settle.bulk import run_bulk
 from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
-from mongoq.protocol.settle.fork import check_fork, fork_items, make_output
-from mongoq.protocol.settle.move import Moves, Resolve, make_move
+from mongoq.protocol.settle.move import Moves, Resolve, make_move, new_headers
+from mongoq.protocol.settle.send import settle_all
 from mongoq.protocol.settle.settle import make_commit, make_later, make_release, make_rollback
-from mongoq.protocol.settle.settlement import Batch, Settlement, Wanted
+from mongoq.protocol.settle.settlement import Batch, Output, Settlement, Wanted
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.worker")
 
 OUTPUT_ID_REMEMBER = timedelta(hours=1)
 """How long the id of a pushed output is remembered after the output is settled: until then it may be pushed again."""
+MAX_OUTPUTS = 10_000
+"""Outputs of one item, at most."""
+MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
+"""Bytes of one item's outputs, and of one transaction, at most: the server keeps all of it in its cache."""
 
 ItemOutcome = tuple[Item[Any], ResolvedOutcome]
 
@@ -80,21 +87,16 @@ async def apply_outcomes_of_queues(
         await ensure_ready(context)
     for context, outcomes in parts:
         batch, moves = Batch(context.broker.clock), Moves(context, resolve)
-        settlements: list[Wanted] = []
-        forks: list[tuple[Item[Any], Fork]] = []
+        wanted: list[Wanted] = []
         for item, outcome in outcomes:
             try:
-                match outcome:
-                    case Fork():
-                        forks.append((item, outcome))
-                    case SettledElsewhere():
-                        elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
-                    case _:
-                        settlements.append((item, _make_settlement(context, item, outcome, batch, moves)))
+                if isinstance(outcome, SettledElsewhere):
+                    elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
+                else:
+                    wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
             except MongoqError as error:
                 failed[id_key(item.id)] = error
-        failed |= (await run_bulk(context, settlements)).failed
-        failed |= await fork_items(context, forks, batch, moves)
+        failed |= (await settle_all(context, wanted)).failed
     for settle_entries, entries in elsewhere.items():
         failed |= await settle_entries(entries)
     return failed
@@ -103,7 +105,7 @@ async def apply_outcomes_of_queues(
 def _make_settlement(
     context: QueueContext[Any],
     item: Item[Any],
-    outcome: Done | Drop | Move | Failed | Dead | Release | Later,
+    outcome: Done | Drop | Move | Fork | Failed | Dead | Release | Later,
     batch: Batch,
     moves: Moves,
 ) -> Settlement:
@@ -113,6 +115,8 @@ def _make_settlement(
             return make_commit(context, item, batch)
         case Move():
             return make_move(context, item, batch, moves.check(outcome))
+        case Fork():
+            return _make_fork(context, item, batch, outcome, moves)
         case Failed():
             length, error = duration(outcome.delay, "delay"), outcome.error
             return make_rollback(context, item, batch, length=length, error=error, counted=outcome.counted)
@@ -121,9 +125,50 @@ def _make_settlement(
         case Release():
             return make_release(context, item, batch, outcome)
         case Later():
-            return make_later(context, item, batch, when=batch.due(outcome.delay, outcome.when))
+            return make_later(context, item, batch, delay=outcome.delay, when=outcome.when)
         case _:
             raise make_unknown_error(outcome)
+
+
+def _make_fork(context: QueueContext[Any], item: Item[Any], batch: Batch, fork: Fork, moves: Moves) -> Settlement:
+    """Return the settlement by which an item becomes several; they have its trail, and one hop more."""
+    number = len(fork.moves)
+    if number > MAX_OUTPUTS:
+        raise OutcomeInvalid(f"a fork of {number:,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")
+    outputs: list[Output] = []
+    stored = item.stored("trail", [])
+    for move in fork.moves:
+        document = _make_output(context, item, move, moves, id=ObjectId())
+        document["hops"] = item.hops + 1
+        marks = batch.marks(context, item, "moved", document["q"])
+        fields = marks.in_document({"trail": stored if isinstance(stored, list) else []})
+        if trail := fields.get("trail", stored):
+            document["trail"] = trail
+        outputs.append(Output(document, context.broker.encoding.raw(document), move.sequence))
+    size = sum(len(output.raw.raw) for output in outputs)
+    if size > MAX_TRANSACTION_BYTES:
+        raise PayloadTooLarge(f"outputs of a fork into {number:,}", size, MAX_TRANSACTION_BYTES)
+    return replace(make_commit(context, item, batch), outputs=outputs, size=size)
+
+
+def _make_output(
+    context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
+) -> dict[str, Any]:
+    """Return the envelope of a new item, by a move of the old one."""
+    checked, clock = moves.check(move), context.broker.clock
+    if checked.patch:
+        raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
+    payload = checked.payload
+    return new_envelope(
+        checked.queue,
+        item.stored("payload") if payload is None else context.broker.encoding.unwrap("payload", payload),
+        id=id,
+        when=due_time(clock, checked.delay, checked.when),
+        priority=checked.changes.get("priority", item.priority),
+        headers=new_headers(context, item, checked) if move.headers is not KEEP else dict(item.headers) or None,
+        once=None,
+        start_by=None if checked.expires is None else last_start(clock, checked.expires, None),
+    )
 
 
 def find_problem(
@@ -137,12 +182,10 @@ def find_problem(
         match outcome:
             case Move() | Fork() if gone:
                 _make_outputs(context, item, [outcome] if isinstance(outcome, Move) else outcome.moves, moves)
-            case Move():
-                checked = moves.check(outcome)
-                if outcome.patch is not None:  # it is checked with the item
-                    make_move(context, item, Batch(context.broker.clock), checked)
-            case Fork():
-                check_fork(context, item, outcome, Batch(context.broker.clock), moves)
+            case Move() if outcome.patch is None:  # a patch is checked with the item
+                moves.check(outcome)
+            case Move() | Fork():
+                _make_settlement(context, item, outcome, Batch(context.broker.clock), moves)
     except MongoqError as error:
         return error
     return None
@@ -158,8 +201,7 @@ async def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any
     """
     await ensure_ready(context)
     batch = Batch(context.broker.clock)
-    tally = await run_bulk(context, [(item, make_commit(context, item, batch)) for item in items])
-    return tally.failed
+    return (await settle_all(context, [(item, make_commit(context, item, batch)) for item in items])).failed
 
 
 async def apply_outcomes_at_most_once(
@@ -219,7 +261,7 @@ def _make_outputs(
         raise OutcomeInvalid(
             "what is run at most once leaves its place before it runs, so outputs have no order; leave out sequence="
         )
-    return [make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]
+    return [_make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]
 
 
 def _make_dead_letter(

@@ -11,9 +11,9 @@ from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, queue_name, text
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.settle.one import settle_item
+from mongoq.protocol.settle.send import settle_item
 from mongoq.protocol.settle.settlement import Batch, Put, Settlement
-from mongoq.protocol.settle.trail import Marker, Marks
+from mongoq.protocol.settle.trail import Marks, make_marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 EXHAUSTED_REASON = "retries exhausted"
@@ -70,7 +70,7 @@ def burial_update(
     if item.stored("start_by") is not None:  # a letter does not expire
         unset["start_by"] = ""
     update = {"$set": changes, "$unset": unset}
-    return update, Marker(context, "dead", at=now, to=dead).marks(item, attempts=attempts)
+    return update, make_marks(context, item, "dead", at=now, to=dead, attempts=attempts)
 
 
 def dead_queue(context: QueueContext[Any]) -> str:

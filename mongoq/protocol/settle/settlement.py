@@ -7,24 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import PatchInvalid, PayloadTooLarge, ReservationLost
+from mongoq.errors import PatchInvalid
 from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document, attempts_of, ids_of
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.operators import padding, patch_update
 from mongoq.model.process import Event
-from mongoq.protocol.base.fence import has_deleted, run_fenced, update_command
-from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, Refused
+from mongoq.protocol.command import MAX_COMMAND_ITEMS
 from mongoq.protocol.push.push import due_time
-from mongoq.protocol.settle.trail import Ended, Marker
+from mongoq.protocol.settle.trail import Ended, Marks, make_marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 Patch = Mapping[str, Mapping[str, Any]]
@@ -62,6 +60,20 @@ class Put(NamedTuple):
         broker.record_put(self.queue, self.when, *priorities, number=len(items), id=id, is_new=False)
 
 
+class Output(NamedTuple):
+    """A new item that is written in the transaction that settles another one.
+
+    Attributes:
+        document: its envelope.
+        raw: the envelope in the form to send.
+        sequence: the sequence at whose end it takes its place, or ``None``.
+    """
+
+    document: Document
+    raw: RawBSONDocument
+    sequence: str | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Settlement:
     """How items are settled that are treated alike; items under one token share a statement.
@@ -72,13 +84,13 @@ class Settlement:
         patch: the most bytes that a patch in it adds, or ``None`` without one. Patched items share no statement: a
             patch that does not fit one item must not fail another.
         room: the condition that a patch leaves room.
-        size: the bytes of the update, when they count.
-        is_proof: no item looks settled in this way unless this update did it.
+        size: the bytes of the update and the outputs, when they count.
         is_date_given: the caller gave the date. It proves nothing: another holder may have moved the item to it.
         answer: the answer for the caller.
         put: where the items are put; ``None`` when they leave the queues.
         enters: the sequence at whose end the items take their places in the queue of ``put``.
         is_burial: the items become dead letters, and may hold their sequences.
+        outputs: what comes of the one item that is settled so, in the same transaction.
     """
 
     update: Mapping[str, Any] | None
@@ -86,12 +98,12 @@ class Settlement:
     patch: int | None = None
     room: Mapping[str, Any] = field(default_factory=dict)
     size: int = 0
-    is_proof: bool = True
     is_date_given: bool = False
     answer: Any = None
     put: Put | None = None
     enters: str | None = None
     is_burial: bool = False
+    outputs: Sequence[Output] = ()
 
     @property
     def leaves(self) -> bool:
@@ -101,8 +113,18 @@ class Settlement:
         changes = self.update["$set"]
         return "processed" in changes or "q" in changes
 
-    def has_happened(self, item: Item[Any], document: Document) -> bool | None:
+    @property
+    def is_proof(self) -> bool:
+        """True if no item looks settled in this way unless this update did it.
+
+        An item that was released before, or committed within the same millisecond, looks just the same.
+        """
+        return self.event not in ("release", "commit", "expired")
+
+    def has_happened(self, item: Item[Any], document: Document | None) -> bool | None:
         """Return whether this was done to an item, from its stored document; ``None`` when that is uncertain."""
+        if document is None:
+            return None
         is_held = document.get("token") == item.token
         if self.update is None:
             return None if is_held else False  # the delete may still come
@@ -130,59 +152,22 @@ class Batch:
         self.now = clock.now()
         self.alike: dict[Any, Settlement] = {}
         self.due = cache(partial(due_time, clock))  # of moments in UTC: two folds of one hour are equal
-        self._markers: dict[Any, Marker] = {}
+        self._marks: dict[Any, Any] = {}
 
-    def marker(self, context: QueueContext[Any], ended: Ended, to: str | None = None) -> Marker:
-        """Return the maker of marks for items with this end; handles of one queue may belong to a stage or to none."""
-        key = context.stage, ended, to
-        if key not in self._markers:
-            self._markers[key] = Marker(context, ended, at=self.now, to=to)
-        return self._markers[key]
-
-
-async def settle_alone(
-    context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, joined: bool = False
-) -> Any:
-    """Settle one item by a command of its own, whose answer is exact; return the answer for the caller.
-
-    A transaction (``joined``) may be tried again, so it is recorded by ``record_settled`` once it is over.
-    """
-    if settlement.update is None:
-        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
-    else:
-        command = update_command(item.id, item.token, settlement.update)
-        if not context.broker.serverless:  # mongomock has no ``$bsonSize``
-            command.arguments["filter"].update(settlement.room)
-    event, put = None if joined else settlement.event, settlement.put
-    try:
-        await run_fenced(context, item, command, partial(settlement.has_happened, item), event)
-    except Refused as refused:
-        if settlement.patch is None:
-            raise
-        raise patch_misfit_error(refused) from refused.cause
-    except ReservationLost as lost:
-        # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
-        if settlement.patch is not None and lost.certain:
-            ours = {"_id": item.id, "token": item.token}
-            if (await find_one(context.broker, ours, {"_id": 1})) is not None:
-                raise patch_too_large_error(settlement.patch) from None
-        raise
-    if put is not None and not joined:
-        put.record(context.broker, [item])
-    return settlement.answer
+    def marks(
+        self, context: QueueContext[Any], item: Item[Any], ended: Ended, to: str | None = None, **change: Any
+    ) -> Marks:
+        """Return the marks of an item with this end; see ``make_marks``."""
+        return make_marks(context, item, ended, at=self.now, to=to, known=self._marks, **change)
 
 
 Wanted = tuple[Item[Any], Settlement]
 
 
-@dataclass(slots=True)
-class Group:
-    """The items of one statement.
+class Group(NamedTuple):
+    """The items of one statement: reserved under one token, and settled alike.
 
-    Attributes:
-        settlement: what is to become of them.
-        items: reserved under one token.
-        ids: ids of the items, kept: to ask each item again after a command takes longer.
+    Their ids are kept: to ask each item again after a command takes longer.
     """
 
     settlement: Settlement
@@ -194,23 +179,22 @@ class Group:
         return make_statement(self.items[0].token, self.ids, self.settlement.update, self.settlement.room)
 
 
-def group_alike(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iterator[Group]:
-    """Group items under one token that share a settlement."""
-    for start in range(0, len(items), MAX_COMMAND_ITEMS):
-        end = start + MAX_COMMAND_ITEMS
-        yield Group(settlement, items[start:end], ids[start:end])
-
-
 def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
-    """Group items that may share a statement: the same token, and the same settlement."""
+    """Group items that may share a statement: the same token, and the same update or deletion."""
     groups: dict[Any, tuple[Settlement, list[Item[Any]]]] = {}
     for item, settlement in wanted:
-        key = (id_key(item.token), settlement) if settlement.patch is None else id_key(item.id)
+        # Forks of one batch differ only in their outputs, and share the update.
+        alike = id_key(item.token), id(settlement.update), settlement.event
+        key = alike if settlement.patch is None else id_key(item.id)
         if key in groups:
             groups[key][1].append(item)
         else:
             groups[key] = settlement, [item]
-    return chain.from_iterable(group_alike(settlement, items, ids_of(items)) for settlement, items in groups.values())
+    for settlement, items in groups.values():
+        ids = ids_of(items)
+        for start in range(0, len(items), MAX_COMMAND_ITEMS):
+            end = start + MAX_COMMAND_ITEMS
+            yield Group(settlement, items[start:end], ids[start:end])
 
 
 def make_statement(
@@ -227,21 +211,24 @@ def make_statement(
 
 
 def record_settled(context: QueueContext[Any], groups: Iterable[Group]) -> None:
-    """Count settled items, and wake the waiters of the queues they go to; ``settle_alone`` does it for its item."""
+    """Count settled items, and wake the waiters of the queues they go to."""
     events: Counter[Event] = Counter()
     puts: dict[Put, list[Item[Any]]] = {}
-    for group in groups:
-        settlement = group.settlement
+    for settlement, items, _ in groups:
         if settlement.event is not None:
             if context.broker.unsettled:
-                context.broker.unsettled.difference_update(map(reservation_key, group.items))
-            events[settlement.event] += len(group.items)
+                # The end of a ``reserved()`` block settles the reservations that are still in this set.
+                context.broker.unsettled.difference_update(map(reservation_key, items))
+            events[settlement.event] += len(items)
         if settlement.put is not None:
-            puts.setdefault(settlement.put, []).extend(group.items)
-    for put, items in puts.items():
-        put.record(context.broker, items)
+            puts.setdefault(settlement.put, []).extend(items)
+    for put, put_items in puts.items():
+        put.record(context.broker, put_items)
     for event, number in events.items():
         context.count(event, number)
+
+
+# --- patches -------------------------------------------------------------------------------------
 
 
 def check_patch(context: QueueContext[Any], patch: Any, *, replaces_payload: bool) -> Patch:
@@ -264,10 +251,8 @@ def merge_patch(context: QueueContext[Any], settlement: Settlement, patch: Patch
     if "trail" in update["$set"]:  # which makes room
         whole = {"$subtract": [whole, {"$bsonSize": {"trail": "$trail"}}]}
         limit -= context.broker.encoding.size({"trail": update["$set"]["trail"]})
-    settlement.update = {
-        **update,
-        **{operator: {**update.get(operator, {}), **fields} for operator, fields in patch.items()},
-    }
+    merged = {operator: {**update.get(operator, {}), **fields} for operator, fields in patch.items()}
+    settlement.update = {**update, **merged}
     settlement.patch, settlement.room = size, {"$expr": {"$lte": [whole, limit]}}
     settlement.size = context.broker.encoding.size(settlement.update)
 
@@ -275,25 +260,3 @@ def merge_patch(context: QueueContext[Any], settlement: Settlement, patch: Patch
 def max_growth(context: QueueContext[Any], patch: Patch) -> int:
     """Return the most bytes that a patch can add."""
     return context.broker.encoding.size(patch) + padding(patch) if patch else 0
-
-
-def patch_misfit_error(refused: Exception) -> PatchInvalid:
-    """Return the error for a patch that the server could not apply to what is stored."""
-    return PatchInvalid("patch", f"does not fit the payload: {str(refused).partition(', full error')[0]}")
-
-
-def patch_too_large_error(size: int) -> PayloadTooLarge:
-    """Return the error for a patch that may add so many bytes to an item that has no room for them."""
-    return PayloadTooLarge("patch", SIZE_LIMIT + size, SIZE_LIMIT)
-
-
-STATE_FIELDS: dict[str, Any] = dict.fromkeys(
-    ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
-)
-"""Projection of the fields that show whether an item was settled."""
-
-
-async def read_states(broker: BrokerContext, ids: Sequence[Any]) -> dict[Any, Document]:
-    """Read the present states of items (``find``), by ``id_key``; items that are gone are left out."""
-    documents = await find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
-    return {id_key(document["_id"]): document for document in documents}

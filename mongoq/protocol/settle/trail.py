@@ -8,15 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from mongoq.model.envelope import shorten, splice
-from mongoq.model.item import (
-    LARGE_PAYLOAD_BYTES,
-    ClaimedPayload,
-    Item,
-    StageMark,
-    is_countable,
-    most_hops,
-    without_payloads,
-)
+from mongoq.model.item import LARGE_PAYLOAD_BYTES, ClaimedPayload, Item, is_countable, most_hops, without_payloads
 from mongoq.protocol.state.context import QueueContext
 
 Ended = Literal["moved", "done", "dead"]
@@ -57,108 +49,102 @@ NO_MARKS = Marks({}, {})
 ANOTHER_HOP, FIRST_HOP = Marks({"$inc": {"hops": 1}}, {}), Marks({}, {"hops": 1})
 
 
-class Marker:
-    """Makes the marks of items with the same end.
+def make_marks(
+    context: QueueContext[Any],
+    item: Item[Any],
+    ended: Ended,
+    *,
+    at: datetime,
+    to: str | None = None,
+    payload: bytes | None = None,
+    added: int = 0,
+    attempts: int | None = None,
+    known: dict[Any, Any] | None = None,
+) -> Marks:
+    """Return the marks of an item.
 
     A handle without a stage counts hops. It writes no trail, but clears one that leaves no room for a large payload.
+
+    Args:
+        context: the queue that it was claimed from.
+        item: as it was claimed.
+        ended: how it leaves the queue.
+        at: time when it is settled.
+        to: the queue that it goes to.
+        payload: its new payload, as ``{"payload": payload}`` in BSON.
+        added: the most bytes that a patch adds to the present payload.
+        attempts: the attempts that count, if not all.
+        known: what was made for other items of the same batch.
     """
-
-    def __init__(self, context: QueueContext[Any], ended: Ended, *, at: datetime, to: str | None = None) -> None:
-        self._context = context
-        self._mark = context.stage
-        self._ended = ended
-        self._at = at
-        self._to = to
-        self._shared: dict[Any, Marks] = {}
-        self._entries: dict[Any, bytes] = {}
-
-    def marks(
-        self, item: Item[Any], *, payload: bytes | None = None, added: int = 0, attempts: int | None = None
-    ) -> Marks:
-        """Return the marks of an item.
-
-        Args:
-            item: as it was claimed.
-            payload: its new payload, as ``{"payload": payload}`` in BSON.
-            added: the most bytes that a patch adds to the present payload.
-            attempts: the attempts that count, if not all.
-        """
-        mark = self._mark
-        if mark is None and not added and (payload is None or len(payload) <= LARGE_PAYLOAD_BYTES):
-            return self._hop(item)
-        trail = item.stored("trail", EMPTY_TRAIL)
-        cleared = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
-        if mark is None:
-            hop = self._hop(item)
-            return hop if cleared is None else Marks(hop.operators, {**hop.changes, "trail": cleared}, MAX_TRAIL_BYTES)
-        if mark.trail and not isinstance(trail, list):
-            cleared = []  # another program wrote it, and the server would not append to it
-        if mark.keeps or cleared is not None:
-            return self._make(mark, item, attempts, cleared, large=mark.keeps and self._is_large(item, payload, added))
-        key = is_countable(item.stored("hops", 0)), mark.trail and (item.read_at, item.by, item.attempts, attempts)
-        if key not in self._shared:
-            self._shared[key] = self._make(mark, item, attempts, None)
-        return self._shared[key]
-
-    def _hop(self, item: Item[Any]) -> Marks:
-        """Return the mark by which the next visit of a queue is another delivery."""
-        if self._ended != "moved":
-            return NO_MARKS
-        if self._mark is None and item.queue != self._to:
-            origin = item.stored("origin")
-            if isinstance(origin, Mapping) and origin.get("queue") == self._to:
-                return NO_MARKS  # a letter sent back is the same delivery, as after a replay
-        return ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP
-
-    def _is_large(self, item: Item[Any], payload: bytes | None, added: int) -> bool:
-        """Return whether the item's next payload leaves no room for payloads in its trail."""
-        if payload is not None:
-            return len(payload) > LARGE_PAYLOAD_BYTES
-        return added > 0 and self._payload_at_claim(item).size + added > LARGE_PAYLOAD_BYTES
-
-    def _payload_at_claim(self, item: Item[Any]) -> ClaimedPayload:
-        return item.kept or self._context.as_claimed(item.stored("payload"))
-
-    def _make(
-        self, mark: StageMark, item: Item[Any], attempts: int | None, cleared: list[Any] | None, *, large: bool = False
-    ) -> Marks:
-        """Return the marks of an item; with ``cleared``, the whole trail is written, and not only its new entry."""
-        hop = self._hop(item)
-        operators, changes = dict(hop.operators), dict(hop.changes)
-        size = 0
-        if mark.trail:
-            keeps = mark.keeps and item.stored("payload", NO_MARKS) is not NO_MARKS  # or settled unseen
-            payload = self._payload_at_claim(item).wrapped if keeps and not large else None
-            bare = self._entry(mark, item, attempts, large=keeps and payload is None)
-            entry = self._context.broker.encoding.of_bytes(bare if payload is None else splice(bare, payload))
-            most, size = most_hops(bare), len(entry.raw)
-            if cleared is None:
-                operators["$push"] = {"trail": {"$each": [entry], "$slice": -most}}
-            else:
-                changes["trail"] = [*cleared, entry][-most:]
-        elif cleared is not None:
-            changes["trail"] = cleared
-        return Marks(operators, changes, size + (0 if cleared is None else MAX_TRAIL_BYTES))
-
-    def _entry(self, mark: StageMark, item: Item[Any], attempts: int | None, *, large: bool) -> bytes:
-        """Return an entry of a trail in BSON, without its payload."""
-        counted = item.attempts if attempts is None else attempts
-        key = item.read_at, item.by, counted, large
-        if key not in self._entries:
-            entry: dict[str, Any] = {
-                "queue": self._context.name,
-                "stage": mark.name,
+    stage, hop = context.stage, _make_hop(context, item, ended, to)
+    if stage is None and not added and (payload is None or len(payload) <= LARGE_PAYLOAD_BYTES):
+        return hop
+    known = {} if known is None else known
+    trail = item.stored("trail", EMPTY_TRAIL)
+    has_payloads = isinstance(trail, list) and any(isinstance(each, Mapping) and "payload" in each for each in trail)
+    cleared = without_payloads(trail) if has_payloads and _is_large(context, item, payload, added) else None
+    if stage is None:
+        return hop if cleared is None else Marks(hop.operators, {**hop.changes, "trail": cleared}, MAX_TRAIL_BYTES)
+    if stage.trail and not isinstance(trail, list):
+        cleared = []  # another program wrote it, and the server would not append to it
+    counted = item.attempts if attempts is None else attempts
+    key = stage, ended, to, hop, stage.trail and (item.read_at, item.by, counted)
+    is_shared = cleared is None and not stage.keeps
+    if is_shared and key in known:
+        return known[key]  # type: ignore[no-any-return]
+    operators, changes = dict(hop.operators), dict(hop.changes)
+    size = 0 if cleared is None else MAX_TRAIL_BYTES
+    if stage.trail:
+        keeps = stage.keeps and item.stored("payload", known) is not known  # or settled unseen
+        has_room = keeps and not _is_large(context, item, payload, added)
+        own = _claimed_payload(context, item).wrapped if has_room else None
+        is_left_out = keeps and own is None
+        bare = known.get(("entry", *key, is_left_out))
+        if bare is None:
+            fields = {
+                "queue": context.name,
+                "stage": stage.name,
                 "by": shorten(str(item.by), MAX_BY_BYTES),
                 "taken": item.read_at,
-                "settled": self._at,
+                "settled": at,
                 "attempts": counted,
-                "ended": self._ended,
-                **({} if self._to is None else {"to": self._to}),
-                **({"large": True} if large else {}),
+                "ended": ended,
+                **({} if to is None else {"to": to}),
+                **({"large": True} if is_left_out else {}),
             }
-            self._entries[key] = bytes(self._context.broker.encoding.raw(entry).raw)
-        return self._entries[key]
+            bare = known["entry", *key, is_left_out] = bytes(context.broker.encoding.raw(fields).raw)
+        entry = context.broker.encoding.of_bytes(bare if own is None else splice(bare, own))
+        most = most_hops(bare)
+        size += len(entry.raw)
+        if cleared is None:
+            operators["$push"] = {"trail": {"$each": [entry], "$slice": -most}}
+        else:
+            changes["trail"] = [*cleared, entry][-most:]
+    elif cleared is not None:
+        changes["trail"] = cleared
+    marks = Marks(operators, changes, size)
+    if is_shared:
+        known[key] = marks
+    return marks
 
 
-def _has_payloads(trail: Any) -> bool:
-    return isinstance(trail, list) and any(isinstance(entry, Mapping) and "payload" in entry for entry in trail)
+def _is_large(context: QueueContext[Any], item: Item[Any], payload: bytes | None, added: int) -> bool:
+    """Return whether the item's next payload leaves no room for payloads in its trail."""
+    if payload is not None:
+        return len(payload) > LARGE_PAYLOAD_BYTES
+    return added > 0 and _claimed_payload(context, item).size + added > LARGE_PAYLOAD_BYTES
+
+
+def _claimed_payload(context: QueueContext[Any], item: Item[Any]) -> ClaimedPayload:
+    return item.kept or context.as_claimed(item.stored("payload"))
+
+
+def _make_hop(context: QueueContext[Any], item: Item[Any], ended: Ended, to: str | None) -> Marks:
+    """Return the mark by which the next visit of a queue is another delivery."""
+    if ended != "moved":
+        return NO_MARKS
+    if context.stage is None and item.queue != to:
+        origin = item.stored("origin")
+        if isinstance(origin, Mapping) and origin.get("queue") == to:
+            return NO_MARKS  # a letter sent back is the same delivery, as after a replay
+    return ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP

@@ -8,14 +8,16 @@ that arrive at the same moment cannot miss each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mongoq.errors import PayloadTooLarge
 from mongoq.model.item import (
     Item,
     has_place,
     id_key,
+    with_stored,
 )
 from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.protocol.base.statements import Statement
@@ -24,14 +26,14 @@ from mongoq.protocol.join.join import (
     EXPIRED_ITEM_REMEMBER,
     MAX_TRANSACTION_ITEMS,
     JoinTransaction,
-    _join,
+    Member,
     _note,
+    _own,
     _park,
     _partner,
     _record_results,
-    _settle_alone,
-    _settle_late,
     make_leave_statements,
+    make_pair,
 )
 from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec
 from mongoq.protocol.sequence.hold import Letter
@@ -42,7 +44,7 @@ from mongoq.protocol_threads.join.match import make_plan, rendezvous
 from mongoq.protocol_threads.perform import perform
 from mongoq.protocol_threads.sequence.hold import hold
 from mongoq.protocol_threads.sequence.leave import give_up_places
-from mongoq.protocol_threads.settle.exchange import Exchange, run_exchange
+from mongoq.protocol_threads.settle.exchange import run_exchange
 
 
 def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> dict[Any, Exception]:
@@ -60,48 +62,55 @@ def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> dict[Any, Exce
     for queue in {arrival.queue for arrival in arrivals}:
         ensure_ready(spec.by_name[queue])
     failed: dict[Any, Exception] = {}
-
-    def on_done(transaction: JoinTransaction) -> None:
-        _record_results(spec, transaction)
-        failed.update((id_key(item.id), PutOff()) for item in transaction.put_off)
-
-    way = Exchange(spec.sides[0], partial(_settle_arrivals, spec), lambda arrival: arrival.item, on_done)
     first: dict[str, int] = {}
     for number, arrival in enumerate(arrivals):
         first.setdefault(arrival.key, number)
     alike_together = sorted(arrivals, key=lambda arrival: first[arrival.key])
     for chunk in chunks(alike_together, lambda _: 0, most=MAX_TRANSACTION_ITEMS):
-        failed |= run_exchange(way, chunk)
+        pairs = [(arrival.item, arrival) for arrival in chunk]
+        failed |= run_exchange(spec.sides[0], pairs, partial(_settle_arrivals, spec, failed))
     return failed
 
 
-def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> JoinTransaction:
-    """Settle arrivals, inside a transaction."""
+def _settle_arrivals(
+    spec: JoinSpec, failed: dict[Any, Exception], entries: Sequence[tuple[Item[Any], Arrival]]
+) -> Callable[[], None]:
+    """Settle arrivals, inside a transaction; once it is committed, those that were put off are among the failed."""
+    arrivals = [arrival for _, arrival in entries]
     broker = spec.parked.broker
     plan = make_plan(spec, arrivals)
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     for arrival, partner_arrivals in plan.meetings:
         partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in partner_arrivals.items()}
-        _join(spec, doing, arrival, partners, when)
+        members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
+        doing.join(spec, members, when)
     for place, arrival in plan.parking.items():
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
-        _settle_late(spec, doing, arrival)
-    doing.put_off = [arrival.item for arrival in plan.put_off]
+        if spec.late == "drop":
+            doing.members.append(_own(spec, arrival))
+            doing.fates[id_key(arrival.item.id)] = "dropped"
+        else:
+            partners_text = spec.others_as_text(arrival.queue)
+            doing.give_up(_own(spec, arrival), f"it came too late: its partner of {partners_text} was given up before")
     _write(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
-    staying = {id_key(item.id) for item in doing.put_off}
-    settled = [arrival.item for arrival in arrivals if id_key(arrival.item.id) not in staying]
+    put_off = {id_key(arrival.item.id): PutOff() for arrival in plan.put_off}
     leaving = []
-    for item in settled:
-        settings = spec.by_name[item.queue].settings
-        is_dead = doing.fates.get(id_key(item.id)) == "dead"
+    for item, _ in entries:
+        key, settings = id_key(item.id), spec.by_name[item.queue].settings
+        is_dead = doing.fates.get(key) == "dead"
         if is_dead and has_place(item) and settings.holds_sequences and settings.dead is not None:
             letter = Letter(item.id, settings.dead, str(item.sequence), item.stored("place"))
             hold(broker, item.queue, [letter])
-        else:
+        elif key not in put_off:
             leaving.append(item)
     doing.promoted = give_up_places(broker, leaving)
-    return doing
+
+    def record() -> None:
+        _record_results(spec, doing)
+        failed.update(put_off)
+
+    return record
 
 
 def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> dict[Any, Exception]:
@@ -112,16 +121,15 @@ def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> dict[Any, Exce
     """
     context = spec.parked
     ensure_ready(context)
-    way = Exchange(context, partial(_settle_expired, spec), lambda item: item, partial(_record_results, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=MAX_ARRIVALS):
-        failed |= run_exchange(way, chunk)
+        failed |= run_exchange(context, [(item, None) for item in chunk], partial(_settle_expired, spec))
     return failed
 
 
-def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> JoinTransaction:
-    """Settle expired parked items, inside a transaction."""
-    broker = spec.parked.broker
+def _settle_expired(spec: JoinSpec, entries: Sequence[tuple[Item[Any], None]]) -> Callable[[], None]:
+    """Settle expired parked items, inside a transaction: send them on without partners, or to the error queue."""
+    broker, items = spec.parked.broker, [item for item, _ in entries]
     places = [(item, place) for item in items if (place := Place.of(item.key, spec.queues)) is not None]
     documents = rendezvous(spec, {place.key for _, place in places})
     states = {key: JoinState(key, spec.queues, document) for key, document in documents.items()}
@@ -133,9 +141,25 @@ def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> JoinTransacti
             states[place.key].give_up(place, remembered=spec.late != "wait")
             values[place.key] = _note(item).get("value")
     for item in items:
-        _settle_alone(spec, doing, item, when)
+        # As it was in its first queue; the join may no longer have that queue.
+        note = _note(item)
+        queue = note["queue"] if isinstance(note.get("queue"), str) else spec.queues[0]
+        as_it_came = with_stored(with_stored(item, "q", queue), "key", note.get("key"))
+        member = Member(spec.by_name.get(queue, spec.sides[0]), as_it_came, {"_id": item.id, "token": item.token})
+        wanted = "no item" if len(spec.queues) == 2 else "not one of each"
+        reason, error = f"{wanted} of {spec.others_as_text(queue)} came within {spec.timeout}", None
+        if spec.missing == "pass" and queue in spec.queues:
+            members = [member if side.name == queue else None for side in spec.sides]
+            try:
+                doing.pairs.append(make_pair(spec.pairs, members, now=doing.now, when=when))
+                doing.members.append(member)
+                continue
+            # Even alone the item does not fit, because a pair adds fields to it.
+            except PayloadTooLarge as large:
+                reason, error = str(large), large
+        doing.give_up(member, reason, error, missed=spec.late != "wait")
     _write(spec, states.values(), values, doing)
-    return doing
+    return partial(_record_results, spec, doing)
 
 
 def _write(spec: JoinSpec, states: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction) -> None:

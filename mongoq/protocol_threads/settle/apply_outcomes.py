@@ -1,8 +1,9 @@
 # Generated from mongoq/protocol/settle/apply_outcomes.py by scripts/unasync.py. Do not edit.
 """Apply the outcomes of handlers: maps each outcome to what is sent. Filters have their own map (``claim.filtering``).
 
-At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. At
-most once, an item leaves its queue before it is run, and its outputs are pushed afterwards.
+At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. The
+outputs of a fork are written in the transaction that settles it. At most once, an item leaves its queue before it is
+run, and its outputs are pushed afterwards.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ from mongoq.protocol.settle.settlement import Batch, Wanted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.push.insert import insert_item
-from mongoq.protocol_threads.settle.bulk import run_bulk
-from mongoq.protocol_threads.settle.fork import fork_items
+from mongoq.protocol_threads.settle.send import settle_all
 
 # --- at least once -------------------------------------------------------------------------------
 
@@ -72,21 +72,16 @@ def apply_outcomes_of_queues(
         ensure_ready(context)
     for context, outcomes in parts:
         batch, moves = Batch(context.broker.clock), Moves(context, resolve)
-        settlements: list[Wanted] = []
-        forks: list[tuple[Item[Any], Fork]] = []
+        wanted: list[Wanted] = []
         for item, outcome in outcomes:
             try:
-                match outcome:
-                    case Fork():
-                        forks.append((item, outcome))
-                    case SettledElsewhere():
-                        elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
-                    case _:
-                        settlements.append((item, _make_settlement(context, item, outcome, batch, moves)))
+                if isinstance(outcome, SettledElsewhere):
+                    elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
+                else:
+                    wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
             except MongoqError as error:
                 failed[id_key(item.id)] = error
-        failed |= (run_bulk(context, settlements)).failed
-        failed |= fork_items(context, forks, batch, moves)
+        failed |= (settle_all(context, wanted)).failed
     for settle_entries, entries in elsewhere.items():
         failed |= settle_entries(entries)
     return failed
@@ -102,8 +97,7 @@ def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any]]) ->
     """
     ensure_ready(context)
     batch = Batch(context.broker.clock)
-    tally = run_bulk(context, [(item, make_commit(context, item, batch)) for item in items])
-    return tally.failed
+    return (settle_all(context, [(item, make_commit(context, item, batch)) for item in items])).failed
 
 
 def apply_outcomes_at_most_once(

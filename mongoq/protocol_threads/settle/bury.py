@@ -11,7 +11,7 @@ from mongoq.model.item import Item
 from mongoq.protocol.settle.bury import dead_context as dead_context
 from mongoq.protocol.settle.bury import make_burial
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol_threads.settle.one import settle_item
+from mongoq.protocol_threads.settle.send import settle_item
 
 
 def bury(
