@@ -37,7 +37,7 @@ from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import counters, read
 from mongoq.protocol.history.counters import QueueStats
 from mongoq.protocol.push import bindings as binding
-from mongoq.protocol.settle.bury import graveyard
+from mongoq.protocol.settle.settle import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")

@@ -25,7 +25,7 @@ from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.history.query import BoundedCount, Query
-from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
+from mongoq.protocol.settle.settle import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.protocol_threads.admin import purge
 from mongoq.protocol_threads.history import dead_letters
 from mongoq.protocol_threads.history.query import count_free

@@ -28,8 +28,7 @@ from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.settle.bury import make_burial
-from mongoq.protocol.settle.settle import make_unstarted
+from mongoq.protocol.settle.settle import make_burial, make_unstarted
 from mongoq.protocol.settle.settlement import Batch, Settlement
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext

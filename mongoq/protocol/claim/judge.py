@@ -33,8 +33,8 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim.expiry import EXPIRED_REASON, UNREAD, is_expired, make_expiry, settle_expired_head
 from mongoq.protocol.claim.reservation import give_back_items, update_held
-from mongoq.protocol.settle.bury import bury, reason_exhausted
 from mongoq.protocol.settle.send import settle_all
+from mongoq.protocol.settle.settle import bury, reason_exhausted
 from mongoq.protocol.settle.settlement import Batch, Wanted
 from mongoq.protocol.state.context import QueueContext
 
@@ -170,7 +170,7 @@ async def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]
         items = [context.raw_item(document, now) for document in documents]
     batch = Batch(context.broker.clock)
     wanted: list[Wanted] = [(item, make_expiry(context, item, batch, claimed=True)) for item in items]
-    result = await settle_all(context, wanted)
+    result = await settle_all(wanted)
     for error in result.failed.values():
         if not isinstance(error, ReservationLost):
             raise error

@@ -33,7 +33,7 @@ from mongoq.protocol.sequence.hold import Letter, hold, release
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle import settle
-from mongoq.protocol.settle.bury import burial_update
+from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 
 M = TypeVar("M")
@@ -341,9 +341,14 @@ async def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: Unfi
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, now = popped.before, context.broker.clock.now()
-    burial, marks = burial_update(
-        context, popped.item, reason=unfit.reason, error=unfit.error, attempts=unfit.attempts, now=now
+    before = popped.before
+    burial, marks = settle.burial_update(
+        context,
+        popped.item,
+        Batch(context.broker.clock),
+        reason=unfit.reason,
+        error=unfit.error,
+        attempts=unfit.attempts,
     )
     fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}

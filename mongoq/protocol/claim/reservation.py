@@ -34,7 +34,9 @@ def give_back_command(
     places: dict[datetime, list[Any]] = {}
     for id, due in dues:
         places.setdefault(due, []).append(id)
-    requests: list[Statement] = [make_statement(token, ids, release_update(when)) for when, ids in places.items()]
+    requests: list[Statement] = [
+        make_statement({"token": token}, ids, release_update(when)) for when, ids in places.items()
+    ]
     return Command("bulk_write", {"requests": requests, "ordered": False})
 
 

@@ -39,10 +39,17 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.push.push import due_time, last_start
 from mongoq.protocol.sequence.enter import record_new
-from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
 from mongoq.protocol.settle.move import Moves, Resolve, make_move, new_headers
 from mongoq.protocol.settle.send import settle_all
-from mongoq.protocol.settle.settle import make_commit, make_later, make_release, make_rollback
+from mongoq.protocol.settle.settle import (
+    ONLY_RUN_REASON,
+    burial_update,
+    make_burial,
+    make_commit,
+    make_later,
+    make_release,
+    make_rollback,
+)
 from mongoq.protocol.settle.settlement import Batch, Output, Settlement, Wanted
 from mongoq.protocol.state.context import QueueContext
 
@@ -85,9 +92,9 @@ async def apply_outcomes_of_queues(
     parts = list(parts)
     for context, _ in parts:  # before anything is sent: an error would hide what became of the items
         await ensure_ready(context)
+    wanted: list[Wanted] = []
     for context, outcomes in parts:
         batch, moves = Batch(context.broker.clock), Moves(context, resolve)
-        wanted: list[Wanted] = []
         for item, outcome in outcomes:
             try:
                 if isinstance(outcome, SettledElsewhere):
@@ -96,7 +103,7 @@ async def apply_outcomes_of_queues(
                     wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
             except MongoqError as error:
                 failed[id_key(item.id)] = error
-        failed |= (await settle_all(context, wanted)).failed
+    failed |= (await settle_all(wanted)).failed
     for settle_entries, entries in elsewhere.items():
         failed |= await settle_entries(entries)
     return failed
@@ -181,7 +188,7 @@ def find_problem(
     try:
         match outcome:
             case Move() | Fork() if gone:
-                _make_outputs(context, item, [outcome] if isinstance(outcome, Move) else outcome.moves, moves)
+                _make_outputs(context, item, outcome, moves)
             case Move() if outcome.patch is None:  # a patch is checked with the item
                 moves.check(outcome)
             case Move() | Fork():
@@ -201,7 +208,7 @@ async def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any
     """
     await ensure_ready(context)
     batch = Batch(context.broker.clock)
-    return (await settle_all(context, [(item, make_commit(context, item, batch)) for item in items])).failed
+    return (await settle_all([(item, make_commit(context, item, batch)) for item in items])).failed
 
 
 async def apply_outcomes_at_most_once(
@@ -218,49 +225,45 @@ async def apply_outcomes_at_most_once(
     moves = Moves(context, resolve)
     for item, outcome in outcomes:
         try:
-            await _push_by_outcome(context, item, outcome, moves)
+            envelopes = _make_outputs(context, item, outcome, moves)  # all are checked before the first one is pushed
+            for envelope in envelopes:
+                envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
+                await insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
+                record_new(context.broker, envelope)
+            if isinstance(outcome, Failed | Dead) and envelopes:
+                context.count("dead")
         except Exception as error:
             failed[id_key(item.id)] = error
     return failed
 
 
-async def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves) -> None:
-    """Push what comes of an item that has left its queue; all outputs are checked before the first one is pushed."""
+def _make_outputs(
+    context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves
+) -> list[dict[str, Any]]:
+    """Return what comes of an item that has left its queue."""
     match outcome:
         case Done() | Drop() | Release():
-            return
+            return []
         case Move():
-            outputs = _make_outputs(context, item, [outcome], moves)
+            outputs: Sequence[Move] = [outcome]
         case Fork():
-            outputs = _make_outputs(context, item, outcome.moves, moves)
+            outputs = outcome.moves
         case Later():
             # The item has left its queue: a copy of it waits there instead, under an id of its own.
-            again = Move(context.name, delay=outcome.delay, when=outcome.when)
-            outputs = _make_outputs(context, item, [again], moves)
+            outputs = [Move(context.name, delay=outcome.delay, when=outcome.when)]
         case Failed():
-            outputs = _make_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
+            return _make_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
         case Dead():
-            outputs = _make_dead_letter(context, item, reason=outcome.reason, error=None)
+            return _make_dead_letter(context, item, reason=outcome.reason, error=None)
         case SettledElsewhere():
             raise OutcomeInvalid("an item that has left its queue cannot be settled elsewhere")
         case _:
             raise make_unknown_error(outcome)
-    for envelope in outputs:
-        envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
-        await insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
-        record_new(context.broker, envelope)
-    if isinstance(outcome, Failed | Dead) and outputs:
-        context.count("dead")
-
-
-def _make_outputs(
-    context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves
-) -> list[dict[str, Any]]:
-    ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
     if any(output.sequence is not None for output in outputs):
         raise OutcomeInvalid(
             "what is run at most once leaves its place before it runs, so outputs have no order; leave out sequence="
         )
+    ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
     return [_make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]
 
 
@@ -268,7 +271,7 @@ def _make_dead_letter(
     context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any
 ) -> list[dict[str, Any]]:
     """Return the dead letter of a failed item; none without a dead queue."""
-    now, dead = context.broker.clock.now(), context.settings.dead
+    batch, dead = Batch(context.broker.clock), context.settings.dead
     if dead is None:
         logger.error(
             "item %s of queue %r is lost: its only run has failed, and there is no error queue",
@@ -276,12 +279,12 @@ def _make_dead_letter(
             extra=log_fields(item),
         )
         return []
-    update, _ = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
+    update, _ = burial_update(context, item, batch, reason=reason, error=error, attempts=item.attempts)
     envelope = new_envelope(
         dead,
         item.stored("payload"),
         id=_output_id(item, dead),
-        when=now,
+        when=batch.now,
         priority=item.priority,
         headers=dict(item.headers) or None,
         once=None,

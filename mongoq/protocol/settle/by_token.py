@@ -127,7 +127,7 @@ async def extend_leases(
     now = broker.clock.now()
     ends = [now + extension.lease for extension in wanted]
     requests = [
-        make_statement(extension.token, ids, {"$max": {"when": until}})
+        make_statement({"token": extension.token}, ids, {"$max": {"when": until}})
         for extension, until in zip(wanted, ends, strict=True)
         for ids in cut_ids(extension.ids)
     ]
@@ -157,7 +157,7 @@ async def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]],
     tokens: dict[Any, list[Any]] = {}
     for item in items:
         tokens.setdefault(item.token, []).append(item.id)
-    requests: list[Statement] = [make_statement(token, ids, update) for token, ids in tokens.items()]
+    requests: list[Statement] = [make_statement({"token": token}, ids, update) for token, ids in tokens.items()]
     await perform(Command("bulk_write", {"requests": requests, "ordered": False}))
 
 
@@ -234,7 +234,7 @@ async def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem])
                 stored = context.raw_item(document, batch.now)
                 make = make_commit if move is None else partial(make_move, checked=move)
                 wanted.append((stored, make(context, stored, batch)))
-            settled = await settle_all(context, wanted)
+            settled = await settle_all(wanted)
             result.done += len(settled.done)
             for stored, _ in wanted:
                 error = settled.failed.get(id_key(stored.id))

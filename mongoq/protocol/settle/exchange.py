@@ -17,7 +17,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.command import Duplicate, Interruption, PartlyRefused, Refused, Unreadable, own_error
 from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import BrokerContext
 
 W = TypeVar("W")
 Failures = dict[Any, Exception]
@@ -44,9 +44,7 @@ ITEM_ERRORS = (
 """Errors about one of the items, and not about the server."""
 
 
-async def run_exchange(
-    context: QueueContext[Any], wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]
-) -> Failures:
+async def run_exchange(broker: BrokerContext, wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
     """Exchange all items in one transaction, and return the errors of items that cannot be exchanged, by ``id_key``.
 
     Without a server there are no transactions, and they are exchanged one after the other.
@@ -57,11 +55,11 @@ async def run_exchange(
     """
     if not wanted:
         return {}
-    broker, items = context.broker, [item for item, _ in wanted]
+    items = [item for item, _ in wanted]
     keys = [id_key(item.id) for item in items]
 
     if broker.serverless and len(wanted) > 1:
-        return await _run_halves(context, wanted, attempt)
+        return await _run_halves(broker, wanted, attempt)
     try:
         try:
             record = await run_atomic(broker, partial(attempt, wanted))
@@ -71,27 +69,25 @@ async def run_exchange(
                 states = await read_states(broker, [item.id for item in items])
                 for key, item in zip(keys, items, strict=True):
                     if states.get(key, {}).get("token") != item.token:
-                        lost[key] = make_lost_error(context, item, states.get(key))
+                        lost[key] = make_lost_error(broker, item, states.get(key))
             if lost:
                 rest = [entry for key, entry in zip(keys, wanted, strict=True) if key not in lost]
-                return {**lost, **(await run_exchange(context, rest, attempt))}
+                return {**lost, **(await run_exchange(broker, rest, attempt))}
             if len(wanted) > 1:
-                return await _run_halves(context, wanted, attempt)
+                return await _run_halves(broker, wanted, attempt)
             is_miss = isinstance(error, FenceMiss)
-            return {keys[0]: make_lost_error(context, items[0], None) if is_miss else _item_error(error)}
+            return {keys[0]: make_lost_error(broker, items[0], None) if is_miss else _item_error(error)}
     except Exception as error:  # raised here, it would hide what became of the other items of the caller
         return dict.fromkeys(keys, own_error(error))
     record()
     return {}
 
 
-async def _run_halves(
-    context: QueueContext[Any], wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]
-) -> Failures:
+async def _run_halves(broker: BrokerContext, wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
     """Exchange two halves: one bad item of 1,000 costs 20 transactions, and 1,000 singly, in which leases run out."""
     half = len(wanted) // 2
-    failed = await run_exchange(context, wanted[:half], attempt)
-    return {**failed, **(await run_exchange(context, wanted[half:], attempt))}
+    failed = await run_exchange(broker, wanted[:half], attempt)
+    return {**failed, **(await run_exchange(broker, wanted[half:], attempt))}
 
 
 def _item_error(error: Exception) -> Exception:
@@ -122,7 +118,7 @@ async def read_states(broker: BrokerContext, ids: Sequence[Any]) -> dict[Any, Do
     return {id_key(document["_id"]): document for document in documents}
 
 
-def make_lost_error(context: QueueContext[Any], item: Item[Any], document: Document | None) -> ReservationLost:
+def make_lost_error(broker: BrokerContext, item: Item[Any], document: Document | None) -> ReservationLost:
     """Return the error of a lost reservation; it names the present holder, if there is one."""
-    holder = document if document and document.get("reserved") and document["when"] > context.broker.clock.now() else {}
+    holder = document if document and document.get("reserved") and document["when"] > broker.clock.now() else {}
     return ReservationLost(item.id, item.queue, held_by=holder.get("by"), held_until=holder.get("when"))

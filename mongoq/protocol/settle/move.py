@@ -153,6 +153,7 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
         if payload is not None:
             changes["payload"] = context.broker.encoding.unwrap("payload", payload)
         settlement = Settlement(
+            context,
             marks.on({"$set": changes, "$unset": dict.fromkeys(checked.unset_fields, "")}),
             "move",
             size=len(checked.raw) + len(payload or b"") + marks.size + len(raw_headers),
@@ -181,10 +182,15 @@ def new_headers(context: QueueContext[Any], item: Item[Any], checked: CheckedMov
 
 async def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> None:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
-    items, outcomes = _split_pairs(moves)
-    items = check_items(context, items, "moves")
+    pairs = read_list(moves, "moves")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    items = check_items(context, [item for item, _ in pairs], "moves")
     known, checked = Moves(context, resolve), []
-    for place, outcome in enumerate(outcomes):
+    for place, (_, outcome) in enumerate(pairs):
         try:
             checked.append(known.check(outcome))
         except ArgumentInvalid as error:
@@ -193,19 +199,8 @@ async def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any],
         return
     await ensure_ready(context)
     batch = Batch(context.broker.clock)
-    pairs = zip(items, checked, strict=True)
-    await settle(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])
-
-
-def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
-    """Return the items and the moves of the given pairs, and refuse other values."""
-    pairs = read_list(moves, "moves")
-    for place, pair in enumerate(pairs):
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
-        if not isinstance(pair[1], Move):
-            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
-    return [item for item, _ in pairs], [move for _, move in pairs]
+    made = [(item, make_move(context, item, batch, each)) for item, each in zip(items, checked, strict=True)]
+    await settle(context, made)
 
 
 _but_payload = attrgetter("patch", "delay", "when", "priority", "headers", "sequence", "expires")

@@ -24,7 +24,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, ItemForeign, MongoqError, PatchInvalid, PayloadTooLarge, ReservationLost
 from mongoq.model.arguments import read_list
 from mongoq.model.encoding.codec import SIZE_LIMIT
-from mongoq.model.envelope import Document, attempts_of
+from mongoq.model.envelope import Document
 from mongoq.model.item import Item, find_held_target, has_place, id_key, is_held_in
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
@@ -60,7 +60,7 @@ from mongoq.protocol.settle.settlement import (
     group_by_statement,
     record_settled,
 )
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 LEASE_MARGIN = timedelta(seconds=1)
 """Rest of a lease within which another consumer may claim the item while a command about it is under way."""
@@ -91,12 +91,13 @@ def check_owner(context: QueueContext[Any], item: Any) -> None:
 
 def check_items(context: QueueContext[Any], items: Any, argument: str = "items") -> list[Item[Any]]:
     """Return the items, each once, all reserved from this queue."""
-    checked = read_list(items, argument)
+    checked, namespace, queue = read_list(items, argument), context.broker.namespace, context.name
     seen_keys: set[Any] = set()
     for place, item in enumerate(checked):
         if not isinstance(item, Item):
             raise ArgumentInvalid(f"{argument}[{place}]", f"an Item that was reserved, not {type(item).__name__}")
-        check_owner(context, item)
+        if not is_held_in(item, namespace, queue):
+            check_owner(context, item)  # says what is wrong with it
         key = id_key(item.id)
         if key in seen_keys:
             raise ArgumentInvalid(f"{argument}[{place}]", f"item {item.id} is given twice")
@@ -129,7 +130,7 @@ async def settle_item(
         or has_place(item)
         or _ends_by(item, context.state.calm_at + LEASE_MARGIN)
     ):
-        return await _settle_one(context, item, make(context, item, Batch(context.broker.clock)), joined=joined)
+        return await _settle_one(item, make(context, item, Batch(context.broker.clock)), joined=joined)
     return await share(Shared(("settle", context.name), _settle_for_all, (context, item, make)))
 
 
@@ -137,7 +138,7 @@ async def _settle_for_all(entries: list[tuple[QueueContext[Any], Item[Any], Make
     """Settle the items of several callers; if two callers settle the same item, the second one is sent by itself."""
     if len(entries) == 1:
         [(context, item, make)] = entries
-        return [await _settle_one(context, item, make(context, item, Batch(context.broker.clock)))]
+        return [await _settle_one(item, make(context, item, Batch(context.broker.clock)))]
     context = entries[0][0]
     batch = Batch(context.broker.clock)
     answers: dict[int, Any] = {}
@@ -149,14 +150,14 @@ async def _settle_for_all(entries: list[tuple[QueueContext[Any], Item[Any], Make
                 wanted[place] = item, make(own, item, batch)
             except Exception as error:  # it concerns this caller only; the rest of the batch goes on
                 answers[place] = error
-    results = await settle_all(context, list(wanted.values()))
+    results = await settle_all(list(wanted.values()))
     for place, (item, settlement) in wanted.items():
         failure = results.failed.get(id_key(item.id))
         answers[place] = copies(failure, 1)[0] if failure else settlement.answer
     for place, (own, item, make) in enumerate(entries):
         if place not in answers:
             try:
-                answers[place] = await _settle_one(own, item, make(own, item, Batch(own.broker.clock)))
+                answers[place] = await _settle_one(item, make(own, item, Batch(own.broker.clock)))
             except Exception as error:
                 answers[place] = own_error(error)
     return [answers[place] for place in range(len(entries))]
@@ -177,21 +178,25 @@ async def settle(context: QueueContext[Any], wanted: Sequence[Wanted]) -> None:
     """Settle items.
 
     All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
-    until there is a reply, ``SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
+    until there is a reply, ``MAX_SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
     """
-    results = await settle_all(context, wanted)
+    results = await settle_all(wanted)
     # An id that is not hashable (written by another program) is named by its text.
     ids = {id_key(item.id): item.id for item, _ in wanted} if results.failed else {}
     failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in results.failed.items()}
     finish(context.name, results.done, failed)
 
 
-async def settle_all(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Results:
+async def settle_all(wanted: Sequence[Wanted]) -> Results:
     """Settle items in as few commands as possible, and return the result of each item without raising.
 
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
-    soon, results = context.broker.clock.now() + LEASE_MARGIN, Results()
+    results = Results()
+    if not wanted:
+        return results
+    broker = wanted[0][1].context.broker
+    soon = broker.clock.now() + LEASE_MARGIN
     together: list[Wanted] = []
     alone: list[Wanted] = []
     in_transaction: list[Wanted] = []
@@ -199,7 +204,7 @@ async def settle_all(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Re
         if _needs_transaction(*pair):
             in_transaction.append(pair)
         # Near the end of a lease another consumer may claim the item meanwhile, and a total does not tell which one.
-        elif context.broker.serverless or _ends_by(pair[0], soon):
+        elif broker.serverless or _ends_by(pair[0], soon):
             alone.append(pair)
         else:
             together.append(pair)
@@ -208,36 +213,27 @@ async def settle_all(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Re
         for bulk in chunks(
             groups, lambda group: group.settlement.size, items=lambda group: len(group.items), most=MAX_STATEMENTS
         ):
-            alone += await _send_bulk(context, bulk, results)
+            alone += await _send_bulk(bulk, results)
         for item, settlement in alone:
             try:
-                await _settle_one(context, item, settlement)
+                await _settle_one(item, settlement)
                 results.done.append(item.id)
             except (Interruption, MongoqError) as error:
                 results.failed[id_key(item.id)] = own_error(error)
-    except Exception as error:
-        _fail_rest([*together, *alone], error, results)
-    try:
-        await _get_ready_to_enter(context, in_transaction, joined=False)
-    except Exception as error:
-        _fail_rest(in_transaction, error, results)
-        return results
-    for chunk in chunks(
-        in_transaction,
-        lambda pair: pair[1].size,
-        items=lambda pair: len(pair[1].outputs) + 1,
-        most=MAX_TRANSACTION_ITEMS,
-    ):
-        failed = await run_exchange(context, chunk, partial(_settle_within, context))
-        results.done += [item.id for item, _ in chunk if id_key(item.id) not in failed]
-        results.failed |= failed
+        await _get_ready_to_enter(in_transaction, joined=False)
+        for chunk in chunks(
+            in_transaction,
+            lambda pair: pair[1].size,
+            items=lambda pair: len(pair[1].outputs) + 1,
+            most=MAX_TRANSACTION_ITEMS,
+        ):
+            failed = await run_exchange(broker, chunk, settle_within)
+            results.done += [item.id for item, _ in chunk if id_key(item.id) not in failed]
+            results.failed |= failed
+    except Exception as error:  # it concerns no single item, and raised here would hide what became of the others
+        resolved = {*map(id_key, results.done), *results.failed}
+        results.failed |= {key: own_error(error) for item, _ in wanted if (key := id_key(item.id)) not in resolved}
     return results
-
-
-def _fail_rest(wanted: Iterable[Wanted], error: Exception, results: Results) -> None:
-    """Give the items without a result an error that concerns no single item."""
-    resolved = {*map(id_key, results.done), *results.failed}
-    results.failed |= {key: own_error(error) for item, _ in wanted if (key := id_key(item.id)) not in resolved}
 
 
 def _ends_by(item: Item[Any], soon: datetime) -> bool:
@@ -246,18 +242,10 @@ def _ends_by(item: Item[Any], soon: datetime) -> bool:
     return not isinstance(until, datetime) or until <= soon  # another program may have written any type
 
 
-def _may_be_new(document: Document, item: Item[Any]) -> bool:
-    """Return whether a push of the same key may have put the stored document in the item's place."""
-    free = "token" not in document and "settled" not in document and not attempts_of(document)
-    return free and item.key is not None and (document.get("q"), document.get("key")) == (item.queue, item.key)
-
-
 # --- by a command of its own ---------------------------------------------------------------------
 
 
-async def _settle_one(
-    context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, joined: bool = False
-) -> Any:
+async def _settle_one(item: Item[Any], settlement: Settlement, *, joined: bool = False) -> Any:
     """Settle one item by itself, and return the answer for the caller.
 
     What needs a transaction happens in the caller's if there is one (``joined``), else in one of its own. A crash
@@ -265,16 +253,16 @@ async def _settle_one(
     """
     if _needs_transaction(item, settlement):
         wanted = [(item, settlement)]
-        await _get_ready_to_enter(context, wanted, joined=joined)
-        record = await run_atomic(context.broker, partial(_settle_within, context, wanted), joined=joined)
+        await _get_ready_to_enter(wanted, joined=joined)
+        record = await run_atomic(settlement.context.broker, partial(settle_within, wanted), joined=joined)
         record()
     else:
-        await send_alone(context, item, settlement)
-        record_settled(context, [Group(settlement, [item], [item.id])])
+        await send_alone(item, settlement)
+        record_settled([Group(settlement, [item], [item.id])])
     return settlement.answer
 
 
-async def send_alone(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> None:
+async def send_alone(item: Item[Any], settlement: Settlement) -> None:
     """Send the fenced command of one item; raise ``ReservationLost`` when its token no longer holds it.
 
     The driver sends the command as a retryable write. The server keeps a record of it, and after a lost reply the
@@ -287,11 +275,12 @@ async def send_alone(context: QueueContext[Any], item: Item[Any], settlement: Se
     nothing. A delete leaves nothing to read, so a missing item stays uncertain: no local clock can tell whether the
     lease still ran when the server got the command, since a paused machine stops all its clocks.
     """
+    broker = settlement.context.broker
     filter: dict[str, Any] = {"_id": item.id, "token": item.token}
     if settlement.update is None:
         command = Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
     else:
-        if not context.broker.serverless:  # mongomock has no ``$bsonSize``
+        if settlement.room is not None and not broker.serverless:  # mongomock has no ``$bsonSize``
             filter.update(settlement.room)
         command = Command("update_one", {"filter": filter, "update": settlement.update}, has_matched)
     try:
@@ -305,28 +294,29 @@ async def send_alone(context: QueueContext[Any], item: Item[Any], settlement: Se
         key = (settlement.update or {}).get("$set", {}).get("key")
         if key is None or settlement.put is None:
             raise
-        await raise_duplicate(context.broker, settlement.put.queue, key, duplicate.cause)
+        await raise_duplicate(broker, settlement.put.queue, key, duplicate.cause)
     if not found:
-        await _explain_miss(context, item, settlement, was_lost=was_lost)
+        await _explain_miss(item, settlement, was_lost=was_lost)
 
 
-async def _explain_miss(context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, was_lost: bool) -> None:
+async def _explain_miss(item: Item[Any], settlement: Settlement, *, was_lost: bool) -> None:
     """Raise the error of a command that has found nothing, unless an earlier one did it whose reply was lost."""
-    document = await find_one(context.broker, {"_id": item.id}, STATE_FIELDS)
+    broker = settlement.context.broker
+    document = await find_one(broker, {"_id": item.id}, STATE_FIELDS)
     # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
     if settlement.patch is not None and document is not None and document.get("token") == item.token:
         raise PayloadTooLarge("patch", SIZE_LIMIT + settlement.patch, SIZE_LIMIT)
     verdict = settlement.has_happened(item, document) if was_lost else False
-    if verdict is None or (verdict and document is not None and _may_be_new(document, item)):
+    if verdict is None:
         raise ReservationLost(item.id, item.queue, certain=False)
     if not verdict:
-        raise make_lost_error(context, item, document)
+        raise make_lost_error(broker, item, document)
 
 
 # --- in one bulk ---------------------------------------------------------------------------------
 
 
-async def _send_bulk(context: QueueContext[Any], bulk: list[Group], results: Results) -> list[Wanted]:
+async def _send_bulk(bulk: list[Group], results: Results) -> list[Wanted]:
     """Send one bulk, and return the items that have to be settled alone: the command has left them as they were."""
     requests = [group.statement() for group in bulk]
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found)
@@ -346,9 +336,9 @@ async def _send_bulk(context: QueueContext[Any], bulk: list[Group], results: Res
     rest: list[Wanted] = []
     groups = [group for place, group in enumerate(bulk) if place not in refusals]
     if total == sum(len(group.items) for group in groups):
-        _record_done(context, groups, results)
+        _record_done(groups, results)
     else:
-        rest += await _read_back(context, groups, None if again else total, results)
+        rest += await _read_back(groups, None if again else total, results)
     halfway: list[Group] = []
     for place, error in refusals.items():
         group = bulk[place]
@@ -359,18 +349,18 @@ async def _send_bulk(context: QueueContext[Any], bulk: list[Group], results: Res
         else:
             results.failed[id_key(group.ids[0])] = own_error(error)
     if halfway:
-        rest += await _read_back(context, halfway, None, results, refused=True)
+        rest += await _read_back(halfway, None, results, refused=True)
     return rest
 
 
-def _record_done(context: QueueContext[Any], groups: Sequence[Group], results: Results) -> None:
+def _record_done(groups: Sequence[Group], results: Results) -> None:
     for group in groups:
         results.done += group.ids
-    record_settled(context, groups)
+    record_settled(groups)
 
 
 async def _read_back(
-    context: QueueContext[Any], groups: Sequence[Group], total: int | None, results: Results, *, refused: bool = False
+    groups: Sequence[Group], total: int | None, results: Results, *, refused: bool = False
 ) -> list[Wanted]:
     """Read which items were settled, and return those to be settled alone: held, and ``refused`` or without room.
 
@@ -380,44 +370,39 @@ async def _read_back(
     another holder look alike: both are gone, and stay uncertain.
     """
     wanted = [(item, group.settlement) for group in groups for item in group.items]
-    states = await read_states(context.broker, [item.id for item, _ in wanted])
+    states = await read_states(wanted[0][1].context.broker, [item.id for item, _ in wanted])
     verdicts: dict[Any, bool | None] = {}
     alone: list[Wanted] = []
-    likely = 0
     for item, settlement in wanted:
-        key = id_key(item.id)
-        document = states.get(key)
+        document = states.get(key := id_key(item.id))
         is_held = document is not None and document.get("token") == item.token
         if is_held and (refused or settlement.patch is not None):
             alone.append((item, settlement))
-            continue
-        verdict = settlement.has_happened(item, document)
-        likely += verdict is True
-        # A push of the same key may have written the document that looks as if the item had been settled.
-        verdicts[key] = None if verdict and document is not None and _may_be_new(document, item) else verdict
+        else:
+            verdicts[key] = settlement.has_happened(item, document)
     if total is not None:
-        _reconcile(verdicts, total, likely, is_proof=all(settlement.is_proof for _, settlement in wanted))
+        _reconcile(verdicts, total, is_proof=all(settlement.is_proof for _, settlement in wanted))
     for item, settlement in wanted:
         if (key := id_key(item.id)) not in verdicts:
             continue
         if verdicts[key]:
-            _record_done(context, [Group(settlement, [item], [item.id])], results)
+            _record_done([Group(settlement, [item], [item.id])], results)
         elif verdicts[key] is None:
             results.failed[key] = ReservationLost(item.id, item.queue, certain=False)
         else:
-            results.failed[key] = make_lost_error(context, item, states.get(key))
+            results.failed[key] = make_lost_error(settlement.context.broker, item, states.get(key))
     return alone
 
 
-def _reconcile(verdicts: dict[Any, bool | None], total: int, likely: int, *, is_proof: bool) -> None:
-    """Decide uncertain items by the number of settled items; ``likely`` of them look settled."""
+def _reconcile(verdicts: dict[Any, bool | None], total: int, *, is_proof: bool) -> None:
+    """Decide uncertain items by the number of settled items."""
     possible = [key for key, verdict in verdicts.items() if verdict is not False]
     certain = [key for key, verdict in verdicts.items() if verdict]
     if total in (0, len(possible)):
         verdicts |= dict.fromkeys(possible, total > 0)
     elif is_proof and total == len(certain):
         verdicts |= dict.fromkeys(set(possible) - set(certain), False)
-    elif total < (len(certain) if is_proof else likely):  # some of them looked like this before
+    elif total < len(certain):  # some of them looked like this before
         verdicts |= dict.fromkeys(certain, None)
 
 
@@ -434,17 +419,18 @@ def _needs_transaction(item: Item[Any], settlement: Settlement) -> bool:
     return settlement.leaves and (has_place(item) or find_held_target(item) is not None)
 
 
-async def _get_ready_to_enter(context: QueueContext[Any], wanted: Iterable[Wanted], *, joined: bool) -> None:
+async def _get_ready_to_enter(wanted: Sequence[Wanted], *, joined: bool) -> None:
     """Prepare the queues into whose sequences items go, before the transaction begins."""
     queues: set[str] = set()
     for _, settlement in wanted:
         queues |= {output.document["q"] for output in settlement.outputs if output.sequence is not None}
         if settlement.enters and settlement.put:
             queues.add(settlement.put.queue)
-    await ensure_ready_to_enter(context.broker, queues, joined=joined)
+    if queues:
+        await ensure_ready_to_enter(wanted[0][1].context.broker, queues, joined=joined)
 
 
-async def _settle_within(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Callable[[], None]:
+async def settle_within(wanted: Sequence[Wanted]) -> Callable[[], None]:
     """Settle items inside a transaction, let the next ones of their sequences go, and write outputs.
 
     Returns the function that counts all of it, and wakes the waiters, once it is committed.
@@ -452,37 +438,38 @@ async def _settle_within(context: QueueContext[Any], wanted: Sequence[Wanted]) -
     Raises:
         FenceMiss: not all of them were found under their tokens; a single one raises its own error.
     """
-    changed, promoted = await _take_places(context, wanted)
+    if not wanted:
+        return lambda: None
+    broker = wanted[0][1].context.broker
+    changed, promoted = await _take_places(broker, wanted)
     if len(changed) == 1:
-        await send_alone(context, *changed[0])
-    elif (await send_statements(context.broker, [group.statement() for group in group_by_statement(changed)])) < len(
-        wanted
-    ):
+        await send_alone(*changed[0])
+    elif (await send_statements(broker, [group.statement() for group in group_by_statement(changed)])) < len(wanted):
         raise FenceMiss
-    promoted += await _promote_next(context, [pair for pair in wanted if pair[1].leaves])
+    promoted += await _promote_next(broker, [pair for pair in wanted if pair[1].leaves])
     outputs = [output for _, settlement in wanted for output in settlement.outputs]
     targets = [(output.document["q"], output.sequence) for output in outputs if output.sequence is not None]
-    entries = await enter_all(context.broker, targets)
+    entries = await enter_all(broker, targets)
     promoted += [item for entry in entries.values() for item in entry.promoted]
     documents: list[Document] = []
     raw: list[RawBSONDocument] = []
     for document, as_sent, sequence in outputs:
         placed = document if sequence is None else with_place(document, entries[document["q"], sequence])
         documents.append(placed)
-        raw.append(as_sent if sequence is None else context.broker.encoding.raw(placed))
+        raw.append(as_sent if sequence is None else broker.encoding.raw(placed))
     for chunk in chunks(raw, lambda document: len(document.raw)):
         await perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
 
     def record() -> None:
-        record_settled(context, group_by_statement(changed))
-        record_promoted(context.broker, promoted)
+        record_settled(group_by_statement(changed))
+        record_promoted(broker, promoted)
         for document in documents:
-            record_new(context.broker, document)
+            record_new(broker, document)
 
     return record
 
 
-async def _take_places(context: QueueContext[Any], wanted: Sequence[Wanted]) -> tuple[Sequence[Wanted], list[Promoted]]:
+async def _take_places(broker: BrokerContext, wanted: Sequence[Wanted]) -> tuple[Sequence[Wanted], list[Promoted]]:
     """Return the settlements with the places that they take and give up.
 
     A dead letter that is moved back into the sequence that it holds takes its old place there. Also returns older items
@@ -496,11 +483,11 @@ async def _take_places(context: QueueContext[Any], wanted: Sequence[Wanted]) -> 
     places: dict[Any, int] = {}
     promoted: list[Promoted] = []
     for queue, documents in letters.items():
-        found, freed = await take_back(context.broker, queue, documents)
+        found, freed = await take_back(broker, queue, documents)
         places |= found
         promoted += freed
     targets = [(queue, sequence) for item, queue, sequence in entering if id_key(item.id) not in places]
-    entries = await enter_all(context.broker, targets)
+    entries = await enter_all(broker, targets)
     promoted += [item for entry in entries.values() for item in entry.promoted]
     shared: dict[int, Settlement] = {}
     changed: list[Wanted] = []
@@ -512,8 +499,8 @@ async def _take_places(context: QueueContext[Any], wanted: Sequence[Wanted]) -> 
         elif enters and put is not None:
             settlement = _with_place(settlement, entries[put.queue, enters].take(put.when))  # noqa: PLW2901
         elif settlement.leaves and settlement.update is not None and has_place(item):
-            # an item that is moved belongs to no sequence any more
-            gone = ("place", "sequence") if settlement.event == "move" else ("place",)
+            # An item that is moved belongs to no sequence any more; one that waits in a join may come back to it.
+            gone = ("place", "sequence") if settlement.event == "move" and not settlement.parks else ("place",)
             alike = id(settlement.update)
             settlement = shared.get(alike) or _with_place(settlement, {}, unset=gone)  # noqa: PLW2901
             shared[alike] = settlement
@@ -533,21 +520,26 @@ def _with_place(settlement: Settlement, fields: Mapping[str, Any], *, unset: Seq
     return replace(settlement, update=update, put=put)
 
 
-async def _promote_next(context: QueueContext[Any], left: Iterable[Wanted]) -> list[Promoted]:
+async def _promote_next(broker: BrokerContext, left: Iterable[Wanted]) -> list[Promoted]:
     """Let the next items of the sequences go, after these items have left.
 
     Items that were buried may hold their sequences; letters that have left hold theirs no longer.
     """
-    letters: list[Letter] = []
-    numbers: Counter[str] = Counter()
+    letters: dict[str, list[Letter]] = {}
+    numbers: dict[str, tuple[QueueContext[Any], Counter[str]]] = {}
     targets = []
     for item, settlement in left:
+        context = settlement.context
         if has_place(item) and settlement.is_burial and context.settings.holds_sequences:
-            letters.append(Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place")))
+            letter = Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place"))
+            letters.setdefault(context.name, []).append(letter)
         elif has_place(item):
-            numbers[str(item.sequence)] += 1
+            numbers.setdefault(context.name, (context, Counter()))[1][str(item.sequence)] += 1
         if (target := find_held_target(item)) is not None:
             targets.append(target)
-    await hold(context.broker, context.name, letters)
-    promoted = await leave(context.broker, context.name, numbers, taker=context.taker)
-    return promoted + (await release(context.broker, targets))
+    promoted: list[Promoted] = []
+    for queue, queue_letters in letters.items():
+        await hold(broker, queue, queue_letters)
+    for context, counts in numbers.values():
+        promoted += await leave(broker, context.name, counts, taker=context.taker)
+    return promoted + (await release(broker, targets))

@@ -12,17 +12,19 @@ from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.envelope import Document, error_document, expiry
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, Duration, duration, queue_name, text
+from mongoq.model.envelope import Document, error_document, expiry, origin_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
-from mongoq.model.settings import KEEP
+from mongoq.model.settings import KEEP, queue_options
 from mongoq.protocol.command import Command, has_matched
-from mongoq.protocol.settle.bury import make_burial, reason_exhausted
 from mongoq.protocol.settle.send import MakeSettlement, settle_item, settle_items
 from mongoq.protocol.settle.settlement import (
+    NO_MARKS,
     Batch,
+    Marks,
     Patch,
     Put,
     Settlement,
@@ -30,11 +32,13 @@ from mongoq.protocol.settle.settlement import (
     max_growth,
     merge_patch,
 )
-from mongoq.protocol.settle.trail import NO_MARKS
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")
 
+EXHAUSTED_REASON = "retries exhausted"
+ONLY_RUN_REASON = "failed, no retries allowed"
+BURIED_REASON = "buried"
 HISTORY_FIELDS = ("processed", "expires", "settled")
 """Fields of history and stubs that no live item has."""
 STUB_DROPPED_FIELDS = (
@@ -87,9 +91,9 @@ def make_commit(
         changes = {} if payload is None else {"payload": context.broker.encoding.unwrap("payload", payload)}
         update = retention_update(context, item, batch.now, changes)
         if update is None:
-            settlement = Settlement(None, "commit")
+            settlement = Settlement(context, None, "commit")
         else:
-            settlement = Settlement(marks.on(update), "commit", size=marks.size)
+            settlement = Settlement(context, marks.on(update), "commit", size=marks.size)
         if context.settings.history is not None:  # a stub has no payload
             merge_patch(context, settlement, patch)
         batch.alike[key] = settlement
@@ -119,7 +123,7 @@ def make_unstarted(context: QueueContext[Any], item: Item[Any], batch: Batch, *,
         update = retention_update(context, item, batch.now, {})
         if update is not None and claimed:
             update["$inc"] = {"attempts": -1}
-        batch.alike[key] = Settlement(update, "expired")
+        batch.alike[key] = Settlement(context, update, "expired")
     return batch.alike[key]
 
 
@@ -181,7 +185,7 @@ def make_rollback(
             "$unset": {"token": ""},
             **({} if counted else {"$inc": {"attempts": -1}}),
         }
-        batch.alike[key] = Settlement(update, "rollback", put=Put(context.name, when))
+        batch.alike[key] = Settlement(context, update, "rollback", put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -217,7 +221,7 @@ def make_release(
     if key not in batch.alike:
         update = release_update(when)
         update["$set"] |= throttled
-        batch.alike[key] = Settlement(update, "release", put=Put(context.name, when))
+        batch.alike[key] = Settlement(context, update, "release", put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -240,7 +244,7 @@ def make_later(
         update = release_update(due)
         if not keeps_mark:
             update["$unset"] = {**update["$unset"], "batch": ""}
-        batch.alike[key] = Settlement(update, "release", put=Put(context.name, due))
+        batch.alike[key] = Settlement(context, update, "release", put=Put(context.name, due))
     return batch.alike[key]
 
 
@@ -279,5 +283,79 @@ def _make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, l
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
         update, put = {"$set": {"when": until}}, Put(context.name, until)
-        batch.alike[until] = Settlement(update, None, answer=until, put=put)
+        batch.alike[until] = Settlement(context, update, None, answer=until, put=put)
     return batch.alike[until]
+
+
+# --- buried --------------------------------------------------------------------------------------
+
+
+def reason_exhausted(attempts: int) -> str:
+    """Return the reason for burying an item without retries left, after this number of runs."""
+    return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
+
+
+async def bury(
+    context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any, attempts: int | None = None
+) -> None:
+    """Move an item to the dead queue; its origin records the reason."""
+    if reason is not None:
+        text(reason, "reason", REASON_BYTES)
+    await settle_item(context, item, partial(make_burial, reason=reason, error=error, attempts=attempts))
+
+
+def make_burial(
+    context: QueueContext[Any],
+    item: Item[Any],
+    batch: Batch,
+    *,
+    reason: str | None,
+    error: Any,
+    attempts: int | None = None,
+) -> Settlement:
+    """Return the settlement that buries an item; ``attempts`` are the runs that count, if not all."""
+    counted = item.attempts if attempts is None else attempts
+    update, marks = burial_update(context, item, batch, reason=reason, error=error, attempts=counted)
+    put = Put(dead_queue(context), batch.now, is_new=True)
+    return Settlement(context, marks.on(update), "dead", size=marks.size, put=put, is_burial=True)
+
+
+def burial_update(
+    context: QueueContext[Any], item: Item[Any], batch: Batch, *, reason: str | None, error: Any, attempts: int
+) -> tuple[dict[str, Any], Marks]:
+    """Return the update that moves an item to the dead queue, and the marks left on the item."""
+    failure, dead = error_document(error, batch.now), dead_queue(context)
+    why = reason or (failure["message"] if failure else "") or BURIED_REASON
+    stage = None if context.stage is None else context.stage.name
+    changes = {
+        "origin": origin_document(item, reason=why, attempts=attempts, at=batch.now, stage=stage),
+        **({"error": failure} if failure else {}),
+        "q": dead,
+        "when": batch.now,
+        "reserved": False,
+        "attempts": 0,
+    }
+    unset = {"token": "", "key": "", "batch": "", "pushed": ""}
+    if item.stored("start_by") is not None:  # a letter does not expire
+        unset["start_by"] = ""
+    update = {"$set": changes, "$unset": unset}
+    return update, batch.marks(context, item, "dead", dead, attempts=attempts)
+
+
+def dead_queue(context: QueueContext[Any]) -> str:
+    """Return the name of the dead queue; raises when the queue has none."""
+    if context.settings.dead is None:
+        why = "is a dead queue" if context.name.endswith(DEAD_SUFFIX) else "was opened with dead=None"
+        raise ArgumentInvalid("queue", f"{context.name!r} {why}, and has no dead queue; move the item, or commit it")
+    return context.settings.dead
+
+
+def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
+    """Return the context of the dead queue, untyped; it has no dead queue itself."""
+    return graveyard(context.broker, dead_queue(context))
+
+
+def graveyard(broker: BrokerContext, name: str) -> QueueContext[Any]:
+    """Return the context of a queue of dead letters by its own name, untyped; it has no dead queue itself."""
+    name = queue_name(name)
+    return QueueContext(broker, queue_options(name), broker.untyped, assumed={"dead": None})

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import PatchInvalid
 from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import SIZE_LIMIT
-from mongoq.model.envelope import Document, attempts_of, ids_of
-from mongoq.model.item import Item, id_key, reservation_key
+from mongoq.model.envelope import Document, attempts_of, ids_of, shorten, splice
+from mongoq.model.item import (
+    LARGE_PAYLOAD_BYTES,
+    ClaimedPayload,
+    Item,
+    id_key,
+    is_countable,
+    most_hops,
+    reservation_key,
+    without_payloads,
+)
 from mongoq.model.operators import padding, patch_update
 from mongoq.model.process import Event
 from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.command import MAX_COMMAND_ITEMS
 from mongoq.protocol.push.push import due_time
-from mongoq.protocol.settle.trail import Ended, Marks, make_marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 Patch = Mapping[str, Mapping[str, Any]]
@@ -79,30 +85,36 @@ class Settlement:
     """How items are settled that are treated alike; items under one token share a statement.
 
     Attributes:
+        context: the queue that the items are reserved from.
         update: the update that does it; ``None`` deletes the items.
         event: what to count; ``None`` leaves the items reserved.
         patch: the most bytes that a patch in it adds, or ``None`` without one. Patched items share no statement: a
             patch that does not fit one item must not fail another.
         room: the condition that a patch leaves room.
+        fence: the condition that finds the items, if not their token: those that wait in a join have none.
         size: the bytes of the update and the outputs, when they count.
         is_date_given: the caller gave the date. It proves nothing: another holder may have moved the item to it.
         answer: the answer for the caller.
         put: where the items are put; ``None`` when they leave the queues.
         enters: the sequence at whose end the items take their places in the queue of ``put``.
         is_burial: the items become dead letters, and may hold their sequences.
+        parks: the items wait in a join, and may come back to their sequences.
         outputs: what comes of the one item that is settled so, in the same transaction.
     """
 
+    context: QueueContext[Any]
     update: Mapping[str, Any] | None
     event: Event | None
     patch: int | None = None
-    room: Mapping[str, Any] = field(default_factory=dict)
+    room: Mapping[str, Any] | None = None
+    fence: Mapping[str, Any] | None = None
     size: int = 0
     is_date_given: bool = False
     answer: Any = None
     put: Put | None = None
     enters: str | None = None
     is_burial: bool = False
+    parks: bool = False
     outputs: Sequence[Output] = ()
 
     @property
@@ -142,7 +154,52 @@ class Settlement:
         key = changes.get("key", None if "key" in unset else item.key)
         place = document.get("q"), document.get("when"), document.get("key"), attempts_of(document)
         wanted = changes.get("q", item.queue), changes["when"], key, attempts
-        return ("token" not in document and place == wanted) or None
+        if "token" in document or place != wanted:
+            return None
+        # A push of the same key may have put this document in the item's place.
+        is_new = not attempts and item.key is not None and (place[0], place[2]) == (item.queue, item.key)
+        return None if is_new else True
+
+
+# --- marks: traces of a pipeline's stage on the items that it settles ----------------------------
+
+
+Ended = Literal["moved", "done", "dead"]
+MAX_BY_BYTES = 128
+MAX_TRAIL_BYTES = 32 * 1024
+"""More than a trail takes that has no payloads."""
+EMPTY_TRAIL: list[Any] = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """Fields that a stage adds to items as it settles them; items with equal fields share an object.
+
+    Attributes:
+        operators: operators of the update other than ``$set``.
+        changes: fields of ``$set``.
+        size: maximum bytes of both.
+    """
+
+    operators: Mapping[str, Mapping[str, Any]]
+    changes: Mapping[str, Any]
+    size: int = 0
+
+    def on(self, update: dict[str, Any]) -> dict[str, Any]:
+        """Return the update with the marks added."""
+        changes = {"$set": {**update["$set"], **self.changes}} if self.changes else {}
+        return {**update, **self.operators, **changes}
+
+    def in_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the marks as fields of a document that is written as a whole; a trail and nothing else."""
+        appended = self.operators.get("$push", {}).get("trail")
+        if appended is None:
+            return dict(self.changes)
+        return {"trail": [*document.get("trail", EMPTY_TRAIL), *appended["$each"]][appended["$slice"] :]}
+
+
+NO_MARKS = Marks({}, {})
+ANOTHER_HOP, FIRST_HOP = Marks({"$inc": {"hops": 1}}, {}), Marks({}, {"hops": 1})
 
 
 class Batch:
@@ -155,10 +212,106 @@ class Batch:
         self._marks: dict[Any, Any] = {}
 
     def marks(
-        self, context: QueueContext[Any], item: Item[Any], ended: Ended, to: str | None = None, **change: Any
+        self,
+        context: QueueContext[Any],
+        item: Item[Any],
+        ended: Ended,
+        to: str | None = None,
+        *,
+        payload: bytes | None = None,
+        added: int = 0,
+        attempts: int | None = None,
     ) -> Marks:
-        """Return the marks of an item with this end; see ``make_marks``."""
-        return make_marks(context, item, ended, at=self.now, to=to, known=self._marks, **change)
+        """Return the marks of an item.
+
+        A handle without a stage counts hops. It writes no trail, but clears one that leaves no room for a large
+        payload.
+
+        Args:
+            context: the queue that it was claimed from.
+            item: as it was claimed.
+            ended: how it leaves the queue.
+            to: the queue that it goes to.
+            payload: its new payload, as ``{"payload": payload}`` in BSON.
+            added: the most bytes that a patch adds to the present payload.
+            attempts: the attempts that count, if not all.
+        """
+        stage, hop = context.stage, _make_hop(context, item, ended, to)
+        if stage is None and not added and (payload is None or len(payload) <= LARGE_PAYLOAD_BYTES):
+            return hop
+        trail = item.stored("trail", EMPTY_TRAIL)
+        has_payloads = isinstance(trail, list) and any(
+            isinstance(each, Mapping) and "payload" in each for each in trail
+        )
+        cleared = without_payloads(trail) if has_payloads and _is_large(context, item, payload, added) else None
+        if stage is None:
+            return hop if cleared is None else Marks(hop.operators, {**hop.changes, "trail": cleared}, MAX_TRAIL_BYTES)
+        if stage.trail and not isinstance(trail, list):
+            cleared = []  # another program wrote it, and the server would not append to it
+        counted = item.attempts if attempts is None else attempts
+        key = stage, ended, to, hop, stage.trail and (item.read_at, item.by, counted)
+        is_shared = cleared is None and not stage.keeps
+        if is_shared and key in self._marks:
+            return self._marks[key]  # type: ignore[no-any-return]
+        operators, changes = dict(hop.operators), dict(hop.changes)
+        size = 0 if cleared is None else MAX_TRAIL_BYTES
+        if stage.trail:
+            keeps = stage.keeps and item.stored("payload", self._marks) is not self._marks  # or settled unseen
+            has_room = keeps and not _is_large(context, item, payload, added)
+            own = _claimed_payload(context, item).wrapped if has_room else None
+            is_left_out = keeps and own is None
+            bare = self._marks.get(("entry", *key, is_left_out))
+            if bare is None:
+                fields = {
+                    "queue": context.name,
+                    "stage": stage.name,
+                    "by": shorten(str(item.by), MAX_BY_BYTES),
+                    "taken": item.read_at,
+                    "settled": self.now,
+                    "attempts": counted,
+                    "ended": ended,
+                    **({} if to is None else {"to": to}),
+                    **({"large": True} if is_left_out else {}),
+                }
+                bare = self._marks["entry", *key, is_left_out] = bytes(context.broker.encoding.raw(fields).raw)
+            entry = context.broker.encoding.of_bytes(bare if own is None else splice(bare, own))
+            most = most_hops(bare)
+            size += len(entry.raw)
+            if cleared is None:
+                operators["$push"] = {"trail": {"$each": [entry], "$slice": -most}}
+            else:
+                changes["trail"] = [*cleared, entry][-most:]
+        elif cleared is not None:
+            changes["trail"] = cleared
+        marks = Marks(operators, changes, size)
+        if is_shared:
+            self._marks[key] = marks
+        return marks
+
+
+def _is_large(context: QueueContext[Any], item: Item[Any], payload: bytes | None, added: int) -> bool:
+    """Return whether the item's next payload leaves no room for payloads in its trail."""
+    if payload is not None:
+        return len(payload) > LARGE_PAYLOAD_BYTES
+    return added > 0 and _claimed_payload(context, item).size + added > LARGE_PAYLOAD_BYTES
+
+
+def _claimed_payload(context: QueueContext[Any], item: Item[Any]) -> ClaimedPayload:
+    return item.kept or context.as_claimed(item.stored("payload"))
+
+
+def _make_hop(context: QueueContext[Any], item: Item[Any], ended: Ended, to: str | None) -> Marks:
+    """Return the mark by which the next visit of a queue is another delivery."""
+    if ended != "moved":
+        return NO_MARKS
+    if context.stage is None and item.queue != to:
+        origin = item.stored("origin")
+        if isinstance(origin, Mapping) and origin.get("queue") == to:
+            return NO_MARKS  # a letter sent back is the same delivery, as after a replay
+    return ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP
+
+
+# --- statements ----------------------------------------------------------------------------------
 
 
 Wanted = tuple[Item[Any], Settlement]
@@ -176,16 +329,20 @@ class Group(NamedTuple):
 
     def statement(self) -> Statement:
         """Return the fenced statement that settles the items."""
-        return make_statement(self.items[0].token, self.ids, self.settlement.update, self.settlement.room)
+        fence = self.settlement.fence or {"token": self.items[0].token}
+        return make_statement({**fence, **(self.settlement.room or {})}, self.ids, self.settlement.update)
 
 
 def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
     """Group items that may share a statement: the same token, and the same update or deletion."""
     groups: dict[Any, tuple[Settlement, list[Item[Any]]]] = {}
+    alike: dict[Any, Settlement] = {}
     for item, settlement in wanted:
-        # Forks of one batch differ only in their outputs, and share the update.
-        alike = id_key(item.token), id(settlement.update), settlement.event
-        key = alike if settlement.patch is None else id_key(item.id)
+        first = alike.get(settlement)
+        if first is None:  # forks of one batch differ only in their outputs, and share the update
+            facts = settlement.context, settlement.update, settlement.room, settlement.fence
+            first = alike[settlement] = alike.setdefault((settlement.event, *map(id, facts)), settlement)
+        key = (id_key(item.token), first) if settlement.patch is None else id_key(item.id)
         if key in groups:
             groups[key][1].append(item)
         else:
@@ -197,35 +354,29 @@ def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
             yield Group(settlement, items[start:end], ids[start:end])
 
 
-def make_statement(
-    token: ObjectId | None, ids: Sequence[Any], update: Any, room: Mapping[str, Any] | None = None
-) -> Statement:
-    """Return the fenced statement for items under one token; the driver can retry the statement of a single item."""
+def make_statement(fence: Mapping[str, Any], ids: Sequence[Any], update: Any) -> Statement:
+    """Return the statement for items behind one fence; the driver can retry the statement of a single item."""
     multi = len(ids) > 1
-    arguments: dict[str, Any] = {
-        "filter": {"_id": {"$in": list(ids)} if multi else ids[0], "token": token, **(room or {})}
-    }
+    arguments: dict[str, Any] = {"filter": {"_id": {"$in": list(ids)} if multi else ids[0], **fence}}
     if update is not None:
         arguments["update"] = update
     return ("Delete" if update is None else "Update") + ("Many" if multi else "One"), arguments
 
 
-def record_settled(context: QueueContext[Any], groups: Iterable[Group]) -> None:
+def record_settled(groups: Iterable[Group]) -> None:
     """Count settled items, and wake the waiters of the queues they go to."""
-    events: Counter[Event] = Counter()
-    puts: dict[Put, list[Item[Any]]] = {}
+    puts: dict[Put, tuple[BrokerContext, list[Item[Any]]]] = {}
     for settlement, items, _ in groups:
+        context = settlement.context
         if settlement.event is not None:
             if context.broker.unsettled:
                 # The end of a ``reserved()`` block settles the reservations that are still in this set.
                 context.broker.unsettled.difference_update(map(reservation_key, items))
-            events[settlement.event] += len(items)
+            context.count(settlement.event, len(items))
         if settlement.put is not None:
-            puts.setdefault(settlement.put, []).extend(items)
-    for put, put_items in puts.items():
-        put.record(context.broker, put_items)
-    for event, number in events.items():
-        context.count(event, number)
+            puts.setdefault(settlement.put, (context.broker, []))[1].extend(items)
+    for put, (broker, put_items) in puts.items():
+        put.record(broker, put_items)
 
 
 # --- patches -------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ from mongoq.protocol_threads.base.find import find_few
 from mongoq.protocol_threads.base.retry import retry_once
 from mongoq.protocol_threads.claim.expiry import settle_expired_head
 from mongoq.protocol_threads.claim.reservation import update_held
-from mongoq.protocol_threads.settle.bury import bury
 from mongoq.protocol_threads.settle.send import settle_all
+from mongoq.protocol_threads.settle.settle import bury
 
 
 def bury_unfit(context: QueueContext[Any], item: Item[Any], unfit: Unfit) -> None:
@@ -85,7 +85,7 @@ def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> 
         items = [context.raw_item(document, now) for document in documents]
     batch = Batch(context.broker.clock)
     wanted: list[Wanted] = [(item, make_expiry(context, item, batch, claimed=True)) for item in items]
-    result = settle_all(context, wanted)
+    result = settle_all(wanted)
     for error in result.failed.values():
         if not isinstance(error, ReservationLost):
             raise error

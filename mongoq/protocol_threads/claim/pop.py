@@ -29,7 +29,7 @@ from mongoq.protocol.claim.pop import (
 from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.sequence.hold import Letter
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.settle.bury import burial_update
+from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol_threads.base.retry import retry_once, retry_until_reply
@@ -212,9 +212,14 @@ def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: Unfit) -> 
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, now = popped.before, context.broker.clock.now()
-    burial, marks = burial_update(
-        context, popped.item, reason=unfit.reason, error=unfit.error, attempts=unfit.attempts, now=now
+    before = popped.before
+    burial, marks = settle.burial_update(
+        context,
+        popped.item,
+        Batch(context.broker.clock),
+        reason=unfit.reason,
+        error=unfit.error,
+        attempts=unfit.attempts,
     )
     fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}

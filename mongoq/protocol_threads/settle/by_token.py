@@ -107,7 +107,7 @@ def extend_leases(
     now = broker.clock.now()
     ends = [now + extension.lease for extension in wanted]
     requests = [
-        make_statement(extension.token, ids, {"$max": {"when": until}})
+        make_statement({"token": extension.token}, ids, {"$max": {"when": until}})
         for extension, until in zip(wanted, ends, strict=True)
         for ids in cut_ids(extension.ids)
     ]
@@ -137,7 +137,7 @@ def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error
     tokens: dict[Any, list[Any]] = {}
     for item in items:
         tokens.setdefault(item.token, []).append(item.id)
-    requests: list[Statement] = [make_statement(token, ids, update) for token, ids in tokens.items()]
+    requests: list[Statement] = [make_statement({"token": token}, ids, update) for token, ids in tokens.items()]
     perform(Command("bulk_write", {"requests": requests, "ordered": False}))
 
 
@@ -178,7 +178,7 @@ def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Se
                 stored = context.raw_item(document, batch.now)
                 make = make_commit if move is None else partial(make_move, checked=move)
                 wanted.append((stored, make(context, stored, batch)))
-            settled = settle_all(context, wanted)
+            settled = settle_all(wanted)
             result.done += len(settled.done)
             for stored, _ in wanted:
                 error = settled.failed.get(id_key(stored.id))

@@ -22,7 +22,7 @@ from mongoq.protocol.settle.exchange import (
     _item_error,
     make_lost_error,
 )
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol_threads.base.find import find_few
 from mongoq.protocol_threads.sequence.control import run_atomic
 
@@ -33,7 +33,7 @@ Returns the function that records the results once they are committed; raises ``
 the items."""
 
 
-def run_exchange(context: QueueContext[Any], wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
+def run_exchange(broker: BrokerContext, wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
     """Exchange all items in one transaction, and return the errors of items that cannot be exchanged, by ``id_key``.
 
     Without a server there are no transactions, and they are exchanged one after the other.
@@ -44,11 +44,11 @@ def run_exchange(context: QueueContext[Any], wanted: Sequence[tuple[Item[Any], W
     """
     if not wanted:
         return {}
-    broker, items = context.broker, [item for item, _ in wanted]
+    items = [item for item, _ in wanted]
     keys = [id_key(item.id) for item in items]
 
     if broker.serverless and len(wanted) > 1:
-        return _run_halves(context, wanted, attempt)
+        return _run_halves(broker, wanted, attempt)
     try:
         try:
             record = run_atomic(broker, partial(attempt, wanted))
@@ -58,25 +58,25 @@ def run_exchange(context: QueueContext[Any], wanted: Sequence[tuple[Item[Any], W
                 states = read_states(broker, [item.id for item in items])
                 for key, item in zip(keys, items, strict=True):
                     if states.get(key, {}).get("token") != item.token:
-                        lost[key] = make_lost_error(context, item, states.get(key))
+                        lost[key] = make_lost_error(broker, item, states.get(key))
             if lost:
                 rest = [entry for key, entry in zip(keys, wanted, strict=True) if key not in lost]
-                return {**lost, **(run_exchange(context, rest, attempt))}
+                return {**lost, **(run_exchange(broker, rest, attempt))}
             if len(wanted) > 1:
-                return _run_halves(context, wanted, attempt)
+                return _run_halves(broker, wanted, attempt)
             is_miss = isinstance(error, FenceMiss)
-            return {keys[0]: make_lost_error(context, items[0], None) if is_miss else _item_error(error)}
+            return {keys[0]: make_lost_error(broker, items[0], None) if is_miss else _item_error(error)}
     except Exception as error:  # raised here, it would hide what became of the other items of the caller
         return dict.fromkeys(keys, own_error(error))
     record()
     return {}
 
 
-def _run_halves(context: QueueContext[Any], wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
+def _run_halves(broker: BrokerContext, wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
     """Exchange two halves: one bad item of 1,000 costs 20 transactions, and 1,000 singly, in which leases run out."""
     half = len(wanted) // 2
-    failed = run_exchange(context, wanted[:half], attempt)
-    return {**failed, **(run_exchange(context, wanted[half:], attempt))}
+    failed = run_exchange(broker, wanted[:half], attempt)
+    return {**failed, **(run_exchange(broker, wanted[half:], attempt))}
 
 
 # --- the items of a fence that was missed --------------------------------------------------------

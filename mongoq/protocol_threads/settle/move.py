@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import read_list
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.protocol.command import with_place
-from mongoq.protocol.settle.move import Destination, Moves, Resolve, _split_pairs, check_move, make_move
+from mongoq.protocol.settle.move import Destination, Moves, Resolve, check_move, make_move
 from mongoq.protocol.settle.move import destination as destination
 from mongoq.protocol.settle.send import check_items
 from mongoq.protocol.settle.settlement import Batch
@@ -38,10 +39,15 @@ def move(
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> None:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
-    items, outcomes = _split_pairs(moves)
-    items = check_items(context, items, "moves")
+    pairs = read_list(moves, "moves")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    items = check_items(context, [item for item, _ in pairs], "moves")
     known, checked = Moves(context, resolve), []
-    for place, outcome in enumerate(outcomes):
+    for place, (_, outcome) in enumerate(pairs):
         try:
             checked.append(known.check(outcome))
         except ArgumentInvalid as error:
@@ -50,5 +56,5 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
         return
     ensure_ready(context)
     batch = Batch(context.broker.clock)
-    pairs = zip(items, checked, strict=True)
-    settle(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])
+    made = [(item, make_move(context, item, batch, each)) for item, each in zip(items, checked, strict=True)]
+    settle(context, made)

@@ -48,8 +48,6 @@ from mongoq.protocol.settle.send import (
     MakeSettlement,
     Results,
     _ends_by,
-    _fail_rest,
-    _may_be_new,
     _needs_transaction,
     _reconcile,
     _record_done,
@@ -58,7 +56,7 @@ from mongoq.protocol.settle.send import (
     check_owner,
 )
 from mongoq.protocol.settle.settlement import Batch, Group, Settlement, Wanted, group_by_statement, record_settled
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads.base.find import find_one
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.base.retry import retry_and_report
@@ -96,7 +94,7 @@ def settle_item(
         or has_place(item)
         or _ends_by(item, context.state.calm_at + LEASE_MARGIN)
     ):
-        return _settle_one(context, item, make(context, item, Batch(context.broker.clock)), joined=joined)
+        return _settle_one(item, make(context, item, Batch(context.broker.clock)), joined=joined)
     return share(Shared(("settle", context.name), _settle_for_all, (context, item, make)))
 
 
@@ -104,7 +102,7 @@ def _settle_for_all(entries: list[tuple[QueueContext[Any], Item[Any], MakeSettle
     """Settle the items of several callers; if two callers settle the same item, the second one is sent by itself."""
     if len(entries) == 1:
         [(context, item, make)] = entries
-        return [_settle_one(context, item, make(context, item, Batch(context.broker.clock)))]
+        return [_settle_one(item, make(context, item, Batch(context.broker.clock)))]
     context = entries[0][0]
     batch = Batch(context.broker.clock)
     answers: dict[int, Any] = {}
@@ -116,14 +114,14 @@ def _settle_for_all(entries: list[tuple[QueueContext[Any], Item[Any], MakeSettle
                 wanted[place] = item, make(own, item, batch)
             except Exception as error:  # it concerns this caller only; the rest of the batch goes on
                 answers[place] = error
-    results = settle_all(context, list(wanted.values()))
+    results = settle_all(list(wanted.values()))
     for place, (item, settlement) in wanted.items():
         failure = results.failed.get(id_key(item.id))
         answers[place] = copies(failure, 1)[0] if failure else settlement.answer
     for place, (own, item, make) in enumerate(entries):
         if place not in answers:
             try:
-                answers[place] = _settle_one(own, item, make(own, item, Batch(own.broker.clock)))
+                answers[place] = _settle_one(item, make(own, item, Batch(own.broker.clock)))
             except Exception as error:
                 answers[place] = own_error(error)
     return [answers[place] for place in range(len(entries))]
@@ -144,21 +142,25 @@ def settle(context: QueueContext[Any], wanted: Sequence[Wanted]) -> None:
     """Settle items.
 
     All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
-    until there is a reply, ``SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
+    until there is a reply, ``MAX_SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
     """
-    results = settle_all(context, wanted)
+    results = settle_all(wanted)
     # An id that is not hashable (written by another program) is named by its text.
     ids = {id_key(item.id): item.id for item, _ in wanted} if results.failed else {}
     failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in results.failed.items()}
     finish(context.name, results.done, failed)
 
 
-def settle_all(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Results:
+def settle_all(wanted: Sequence[Wanted]) -> Results:
     """Settle items in as few commands as possible, and return the result of each item without raising.
 
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
-    soon, results = context.broker.clock.now() + LEASE_MARGIN, Results()
+    results = Results()
+    if not wanted:
+        return results
+    broker = wanted[0][1].context.broker
+    soon = broker.clock.now() + LEASE_MARGIN
     together: list[Wanted] = []
     alone: list[Wanted] = []
     in_transaction: list[Wanted] = []
@@ -166,7 +168,7 @@ def settle_all(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Results:
         if _needs_transaction(*pair):
             in_transaction.append(pair)
         # Near the end of a lease another consumer may claim the item meanwhile, and a total does not tell which one.
-        elif context.broker.serverless or _ends_by(pair[0], soon):
+        elif broker.serverless or _ends_by(pair[0], soon):
             alone.append(pair)
         else:
             together.append(pair)
@@ -175,36 +177,33 @@ def settle_all(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Results:
         for bulk in chunks(
             groups, lambda group: group.settlement.size, items=lambda group: len(group.items), most=MAX_STATEMENTS
         ):
-            alone += _send_bulk(context, bulk, results)
+            alone += _send_bulk(bulk, results)
         for item, settlement in alone:
             try:
-                _settle_one(context, item, settlement)
+                _settle_one(item, settlement)
                 results.done.append(item.id)
             except (Interruption, MongoqError) as error:
                 results.failed[id_key(item.id)] = own_error(error)
-    except Exception as error:
-        _fail_rest([*together, *alone], error, results)
-    try:
-        _get_ready_to_enter(context, in_transaction, joined=False)
-    except Exception as error:
-        _fail_rest(in_transaction, error, results)
-        return results
-    for chunk in chunks(
-        in_transaction,
-        lambda pair: pair[1].size,
-        items=lambda pair: len(pair[1].outputs) + 1,
-        most=MAX_TRANSACTION_ITEMS,
-    ):
-        failed = run_exchange(context, chunk, partial(_settle_within, context))
-        results.done += [item.id for item, _ in chunk if id_key(item.id) not in failed]
-        results.failed |= failed
+        _get_ready_to_enter(in_transaction, joined=False)
+        for chunk in chunks(
+            in_transaction,
+            lambda pair: pair[1].size,
+            items=lambda pair: len(pair[1].outputs) + 1,
+            most=MAX_TRANSACTION_ITEMS,
+        ):
+            failed = run_exchange(broker, chunk, settle_within)
+            results.done += [item.id for item, _ in chunk if id_key(item.id) not in failed]
+            results.failed |= failed
+    except Exception as error:  # it concerns no single item, and raised here would hide what became of the others
+        resolved = {*map(id_key, results.done), *results.failed}
+        results.failed |= {key: own_error(error) for item, _ in wanted if (key := id_key(item.id)) not in resolved}
     return results
 
 
 # --- by a command of its own ---------------------------------------------------------------------
 
 
-def _settle_one(context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, joined: bool = False) -> Any:
+def _settle_one(item: Item[Any], settlement: Settlement, *, joined: bool = False) -> Any:
     """Settle one item by itself, and return the answer for the caller.
 
     What needs a transaction happens in the caller's if there is one (``joined``), else in one of its own. A crash
@@ -212,16 +211,16 @@ def _settle_one(context: QueueContext[Any], item: Item[Any], settlement: Settlem
     """
     if _needs_transaction(item, settlement):
         wanted = [(item, settlement)]
-        _get_ready_to_enter(context, wanted, joined=joined)
-        record = run_atomic(context.broker, partial(_settle_within, context, wanted), joined=joined)
+        _get_ready_to_enter(wanted, joined=joined)
+        record = run_atomic(settlement.context.broker, partial(settle_within, wanted), joined=joined)
         record()
     else:
-        send_alone(context, item, settlement)
-        record_settled(context, [Group(settlement, [item], [item.id])])
+        send_alone(item, settlement)
+        record_settled([Group(settlement, [item], [item.id])])
     return settlement.answer
 
 
-def send_alone(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> None:
+def send_alone(item: Item[Any], settlement: Settlement) -> None:
     """Send the fenced command of one item; raise ``ReservationLost`` when its token no longer holds it.
 
     The driver sends the command as a retryable write. The server keeps a record of it, and after a lost reply the
@@ -234,11 +233,12 @@ def send_alone(context: QueueContext[Any], item: Item[Any], settlement: Settleme
     nothing. A delete leaves nothing to read, so a missing item stays uncertain: no local clock can tell whether the
     lease still ran when the server got the command, since a paused machine stops all its clocks.
     """
+    broker = settlement.context.broker
     filter: dict[str, Any] = {"_id": item.id, "token": item.token}
     if settlement.update is None:
         command = Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
     else:
-        if not context.broker.serverless:  # mongomock has no ``$bsonSize``
+        if settlement.room is not None and not broker.serverless:  # mongomock has no ``$bsonSize``
             filter.update(settlement.room)
         command = Command("update_one", {"filter": filter, "update": settlement.update}, has_matched)
     try:
@@ -252,28 +252,29 @@ def send_alone(context: QueueContext[Any], item: Item[Any], settlement: Settleme
         key = (settlement.update or {}).get("$set", {}).get("key")
         if key is None or settlement.put is None:
             raise
-        raise_duplicate(context.broker, settlement.put.queue, key, duplicate.cause)
+        raise_duplicate(broker, settlement.put.queue, key, duplicate.cause)
     if not found:
-        _explain_miss(context, item, settlement, was_lost=was_lost)
+        _explain_miss(item, settlement, was_lost=was_lost)
 
 
-def _explain_miss(context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, was_lost: bool) -> None:
+def _explain_miss(item: Item[Any], settlement: Settlement, *, was_lost: bool) -> None:
     """Raise the error of a command that has found nothing, unless an earlier one did it whose reply was lost."""
-    document = find_one(context.broker, {"_id": item.id}, STATE_FIELDS)
+    broker = settlement.context.broker
+    document = find_one(broker, {"_id": item.id}, STATE_FIELDS)
     # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
     if settlement.patch is not None and document is not None and document.get("token") == item.token:
         raise PayloadTooLarge("patch", SIZE_LIMIT + settlement.patch, SIZE_LIMIT)
     verdict = settlement.has_happened(item, document) if was_lost else False
-    if verdict is None or (verdict and document is not None and _may_be_new(document, item)):
+    if verdict is None:
         raise ReservationLost(item.id, item.queue, certain=False)
     if not verdict:
-        raise make_lost_error(context, item, document)
+        raise make_lost_error(broker, item, document)
 
 
 # --- in one bulk ---------------------------------------------------------------------------------
 
 
-def _send_bulk(context: QueueContext[Any], bulk: list[Group], results: Results) -> list[Wanted]:
+def _send_bulk(bulk: list[Group], results: Results) -> list[Wanted]:
     """Send one bulk, and return the items that have to be settled alone: the command has left them as they were."""
     requests = [group.statement() for group in bulk]
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found)
@@ -293,9 +294,9 @@ def _send_bulk(context: QueueContext[Any], bulk: list[Group], results: Results) 
     rest: list[Wanted] = []
     groups = [group for place, group in enumerate(bulk) if place not in refusals]
     if total == sum(len(group.items) for group in groups):
-        _record_done(context, groups, results)
+        _record_done(groups, results)
     else:
-        rest += _read_back(context, groups, None if again else total, results)
+        rest += _read_back(groups, None if again else total, results)
     halfway: list[Group] = []
     for place, error in refusals.items():
         group = bulk[place]
@@ -306,13 +307,11 @@ def _send_bulk(context: QueueContext[Any], bulk: list[Group], results: Results) 
         else:
             results.failed[id_key(group.ids[0])] = own_error(error)
     if halfway:
-        rest += _read_back(context, halfway, None, results, refused=True)
+        rest += _read_back(halfway, None, results, refused=True)
     return rest
 
 
-def _read_back(
-    context: QueueContext[Any], groups: Sequence[Group], total: int | None, results: Results, *, refused: bool = False
-) -> list[Wanted]:
+def _read_back(groups: Sequence[Group], total: int | None, results: Results, *, refused: bool = False) -> list[Wanted]:
     """Read which items were settled, and return those to be settled alone: held, and ``refused`` or without room.
 
     ``total`` is the number of settled items, or ``None`` when it is unknown, as after a lost reply.
@@ -321,49 +320,45 @@ def _read_back(
     another holder look alike: both are gone, and stay uncertain.
     """
     wanted = [(item, group.settlement) for group in groups for item in group.items]
-    states = read_states(context.broker, [item.id for item, _ in wanted])
+    states = read_states(wanted[0][1].context.broker, [item.id for item, _ in wanted])
     verdicts: dict[Any, bool | None] = {}
     alone: list[Wanted] = []
-    likely = 0
     for item, settlement in wanted:
-        key = id_key(item.id)
-        document = states.get(key)
+        document = states.get(key := id_key(item.id))
         is_held = document is not None and document.get("token") == item.token
         if is_held and (refused or settlement.patch is not None):
             alone.append((item, settlement))
-            continue
-        verdict = settlement.has_happened(item, document)
-        likely += verdict is True
-        # A push of the same key may have written the document that looks as if the item had been settled.
-        verdicts[key] = None if verdict and document is not None and _may_be_new(document, item) else verdict
+        else:
+            verdicts[key] = settlement.has_happened(item, document)
     if total is not None:
-        _reconcile(verdicts, total, likely, is_proof=all(settlement.is_proof for _, settlement in wanted))
+        _reconcile(verdicts, total, is_proof=all(settlement.is_proof for _, settlement in wanted))
     for item, settlement in wanted:
         if (key := id_key(item.id)) not in verdicts:
             continue
         if verdicts[key]:
-            _record_done(context, [Group(settlement, [item], [item.id])], results)
+            _record_done([Group(settlement, [item], [item.id])], results)
         elif verdicts[key] is None:
             results.failed[key] = ReservationLost(item.id, item.queue, certain=False)
         else:
-            results.failed[key] = make_lost_error(context, item, states.get(key))
+            results.failed[key] = make_lost_error(settlement.context.broker, item, states.get(key))
     return alone
 
 
 # --- in a transaction ----------------------------------------------------------------------------
 
 
-def _get_ready_to_enter(context: QueueContext[Any], wanted: Iterable[Wanted], *, joined: bool) -> None:
+def _get_ready_to_enter(wanted: Sequence[Wanted], *, joined: bool) -> None:
     """Prepare the queues into whose sequences items go, before the transaction begins."""
     queues: set[str] = set()
     for _, settlement in wanted:
         queues |= {output.document["q"] for output in settlement.outputs if output.sequence is not None}
         if settlement.enters and settlement.put:
             queues.add(settlement.put.queue)
-    ensure_ready_to_enter(context.broker, queues, joined=joined)
+    if queues:
+        ensure_ready_to_enter(wanted[0][1].context.broker, queues, joined=joined)
 
 
-def _settle_within(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Callable[[], None]:
+def settle_within(wanted: Sequence[Wanted]) -> Callable[[], None]:
     """Settle items inside a transaction, let the next ones of their sequences go, and write outputs.
 
     Returns the function that counts all of it, and wakes the waiters, once it is committed.
@@ -371,35 +366,38 @@ def _settle_within(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Call
     Raises:
         FenceMiss: not all of them were found under their tokens; a single one raises its own error.
     """
-    changed, promoted = _take_places(context, wanted)
+    if not wanted:
+        return lambda: None
+    broker = wanted[0][1].context.broker
+    changed, promoted = _take_places(broker, wanted)
     if len(changed) == 1:
-        send_alone(context, *changed[0])
-    elif (send_statements(context.broker, [group.statement() for group in group_by_statement(changed)])) < len(wanted):
+        send_alone(*changed[0])
+    elif (send_statements(broker, [group.statement() for group in group_by_statement(changed)])) < len(wanted):
         raise FenceMiss
-    promoted += _promote_next(context, [pair for pair in wanted if pair[1].leaves])
+    promoted += _promote_next(broker, [pair for pair in wanted if pair[1].leaves])
     outputs = [output for _, settlement in wanted for output in settlement.outputs]
     targets = [(output.document["q"], output.sequence) for output in outputs if output.sequence is not None]
-    entries = enter_all(context.broker, targets)
+    entries = enter_all(broker, targets)
     promoted += [item for entry in entries.values() for item in entry.promoted]
     documents: list[Document] = []
     raw: list[RawBSONDocument] = []
     for document, as_sent, sequence in outputs:
         placed = document if sequence is None else with_place(document, entries[document["q"], sequence])
         documents.append(placed)
-        raw.append(as_sent if sequence is None else context.broker.encoding.raw(placed))
+        raw.append(as_sent if sequence is None else broker.encoding.raw(placed))
     for chunk in chunks(raw, lambda document: len(document.raw)):
         perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
 
     def record() -> None:
-        record_settled(context, group_by_statement(changed))
-        record_promoted(context.broker, promoted)
+        record_settled(group_by_statement(changed))
+        record_promoted(broker, promoted)
         for document in documents:
-            record_new(context.broker, document)
+            record_new(broker, document)
 
     return record
 
 
-def _take_places(context: QueueContext[Any], wanted: Sequence[Wanted]) -> tuple[Sequence[Wanted], list[Promoted]]:
+def _take_places(broker: BrokerContext, wanted: Sequence[Wanted]) -> tuple[Sequence[Wanted], list[Promoted]]:
     """Return the settlements with the places that they take and give up.
 
     A dead letter that is moved back into the sequence that it holds takes its old place there. Also returns older items
@@ -413,11 +411,11 @@ def _take_places(context: QueueContext[Any], wanted: Sequence[Wanted]) -> tuple[
     places: dict[Any, int] = {}
     promoted: list[Promoted] = []
     for queue, documents in letters.items():
-        found, freed = take_back(context.broker, queue, documents)
+        found, freed = take_back(broker, queue, documents)
         places |= found
         promoted += freed
     targets = [(queue, sequence) for item, queue, sequence in entering if id_key(item.id) not in places]
-    entries = enter_all(context.broker, targets)
+    entries = enter_all(broker, targets)
     promoted += [item for entry in entries.values() for item in entry.promoted]
     shared: dict[int, Settlement] = {}
     changed: list[Wanted] = []
@@ -429,8 +427,8 @@ def _take_places(context: QueueContext[Any], wanted: Sequence[Wanted]) -> tuple[
         elif enters and put is not None:
             settlement = _with_place(settlement, entries[put.queue, enters].take(put.when))  # noqa: PLW2901
         elif settlement.leaves and settlement.update is not None and has_place(item):
-            # an item that is moved belongs to no sequence any more
-            gone = ("place", "sequence") if settlement.event == "move" else ("place",)
+            # An item that is moved belongs to no sequence any more; one that waits in a join may come back to it.
+            gone = ("place", "sequence") if settlement.event == "move" and not settlement.parks else ("place",)
             alike = id(settlement.update)
             settlement = shared.get(alike) or _with_place(settlement, {}, unset=gone)  # noqa: PLW2901
             shared[alike] = settlement
@@ -438,21 +436,26 @@ def _take_places(context: QueueContext[Any], wanted: Sequence[Wanted]) -> tuple[
     return changed, promoted
 
 
-def _promote_next(context: QueueContext[Any], left: Iterable[Wanted]) -> list[Promoted]:
+def _promote_next(broker: BrokerContext, left: Iterable[Wanted]) -> list[Promoted]:
     """Let the next items of the sequences go, after these items have left.
 
     Items that were buried may hold their sequences; letters that have left hold theirs no longer.
     """
-    letters: list[Letter] = []
-    numbers: Counter[str] = Counter()
+    letters: dict[str, list[Letter]] = {}
+    numbers: dict[str, tuple[QueueContext[Any], Counter[str]]] = {}
     targets = []
     for item, settlement in left:
+        context = settlement.context
         if has_place(item) and settlement.is_burial and context.settings.holds_sequences:
-            letters.append(Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place")))
+            letter = Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place"))
+            letters.setdefault(context.name, []).append(letter)
         elif has_place(item):
-            numbers[str(item.sequence)] += 1
+            numbers.setdefault(context.name, (context, Counter()))[1][str(item.sequence)] += 1
         if (target := find_held_target(item)) is not None:
             targets.append(target)
-    hold(context.broker, context.name, letters)
-    promoted = leave(context.broker, context.name, numbers, taker=context.taker)
-    return promoted + (release(context.broker, targets))
+    promoted: list[Promoted] = []
+    for queue, queue_letters in letters.items():
+        hold(broker, queue, queue_letters)
+    for context, counts in numbers.values():
+        promoted += leave(broker, context.name, counts, taker=context.taker)
+    return promoted + (release(broker, targets))

@@ -11,17 +11,21 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mongoq.model.arguments import Duration, duration
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, text
 from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item
 from mongoq.model.settings import KEEP
 from mongoq.protocol.settle.settle import HISTORY_FIELDS as HISTORY_FIELDS
 from mongoq.protocol.settle.settle import STUB_DROPPED_FIELDS as STUB_DROPPED_FIELDS
-from mongoq.protocol.settle.settle import M, _extension_maker, _release_maker, make_commit, make_rollback
+from mongoq.protocol.settle.settle import M, _extension_maker, _release_maker, make_burial, make_commit, make_rollback
+from mongoq.protocol.settle.settle import burial_update as burial_update
+from mongoq.protocol.settle.settle import dead_context as dead_context
 from mongoq.protocol.settle.settle import history_update as history_update
 from mongoq.protocol.settle.settle import unprocess_command as unprocess_command
-from mongoq.protocol.settle.settlement import check_patch
+from mongoq.protocol.settle.settlement import (
+    check_patch,
+)
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.settle.send import settle_item, settle_items
 
@@ -85,3 +89,15 @@ def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Du
     """Extend the leases to ``lease`` from now, and return the items with their new ends."""
     wanted = settle_items(context, items, _extension_maker(lease))
     return [item.held_until(settlement.answer) for item, settlement in wanted]
+
+
+# --- buried --------------------------------------------------------------------------------------
+
+
+def bury(
+    context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any, attempts: int | None = None
+) -> None:
+    """Move an item to the dead queue; its origin records the reason."""
+    if reason is not None:
+        text(reason, "reason", REASON_BYTES)
+    settle_item(context, item, partial(make_burial, reason=reason, error=error, attempts=attempts))
