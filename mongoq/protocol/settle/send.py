@@ -178,7 +178,7 @@ async def settle(context: QueueContext[Any], wanted: Sequence[Wanted]) -> None:
     """Settle items.
 
     All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
-    until there is a reply, ``MAX_SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
+    until there is a reply, ``MAX_SENDS`` times at most. An error of the driver that concerns no single item ends it.
     """
     results = await settle_all(wanted)
     # An id that is not hashable (written by another program) is named by its text.
