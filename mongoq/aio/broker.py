@@ -36,7 +36,7 @@ from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import counters, read
 from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol.settle.bury import graveyard
+from mongoq.protocol.settle.settle import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 if TYPE_CHECKING:

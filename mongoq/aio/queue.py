@@ -30,7 +30,7 @@ from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push import draft, push
 from mongoq.protocol.push.insert import KEYED, OnDuplicate, check_key
-from mongoq.protocol.settle import bury, move, settle
+from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import context_of
 
 M = TypeVar("M")
@@ -102,7 +102,7 @@ class AsyncQueue(AsyncContents[M], Local):
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        return AsyncDeadQueue(self._driver, bury.dead_context(self._context))
+        return AsyncDeadQueue(self._driver, settle.dead_context(self._context))
 
     def _with(self, **changes: Any) -> Self:
         """Return a handle of the same queue whose context has other settings or marks."""
@@ -513,7 +513,7 @@ class AsyncQueue(AsyncContents[M], Local):
         Raises:
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
-        await self._run(bury.bury, item, reason=reason, error=error)
+        await self._run(settle.bury, item, reason=reason, error=error)
 
     async def _run_joined(
         self,

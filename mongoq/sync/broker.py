@@ -26,7 +26,7 @@ from mongoq.protocol.base.bootstrap import find_notes
 from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol.settle.bury import graveyard
+from mongoq.protocol.settle.settle import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads import admin, insight
 from mongoq.protocol_threads.base import bootstrap, transaction

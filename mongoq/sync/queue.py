@@ -32,7 +32,7 @@ from mongoq.protocol_threads.base.transaction import run_within
 from mongoq.protocol_threads.claim import pop, reserve
 from mongoq.protocol_threads.history.dead_letters import revive
 from mongoq.protocol_threads.push import push
-from mongoq.protocol_threads.settle import bury, move, settle
+from mongoq.protocol_threads.settle import move, settle
 from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents, ItemSelection
 
@@ -105,7 +105,7 @@ class Queue(Contents[M], Local):
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        return DeadQueue(self._driver, bury.dead_context(self._context))
+        return DeadQueue(self._driver, settle.dead_context(self._context))
 
     def _with(self, **changes: Any) -> Self:
         """Return a handle of the same queue whose context has other settings or marks."""
@@ -514,7 +514,7 @@ class Queue(Contents[M], Local):
         Raises:
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
-        self._run(bury.bury, item, reason=reason, error=error)
+        self._run(settle.bury, item, reason=reason, error=error)
 
     def _run_joined(
         self,

@@ -21,7 +21,7 @@ from mongoq.protocol_threads import admin
 from mongoq.protocol_threads.base import first_due
 from mongoq.protocol_threads.coordination import document_lease, heartbeats, repairs, streams
 from mongoq.protocol_threads.history import counters
-from mongoq.protocol_threads.settle.by_token import extend_and_list_held
+from mongoq.protocol_threads.settle.by_token import extend_held
 
 T = TypeVar("T")
 LEASE, RUN = timedelta(seconds=30), timedelta(seconds=10)
@@ -123,7 +123,7 @@ class Reader:
 
     def affirm(self) -> Any:
         claim = self.run.claim
-        return self.perform(extend_and_list_held, self.broker._context, claim.token, claim.ids, LEASE)
+        return self.perform(extend_held, self.broker._context, claim.token, claim.ids, LEASE)
 
     def give_back(self) -> None:
         """End the run in good order; its claim stays with the consumer."""

@@ -27,7 +27,7 @@ from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.envelope import item_document, to_plain
 from mongoq.model.item import Item
-from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
+from mongoq.protocol.settle.settle import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.sync import Broker
 from mongoq.sync.contents import GROUPED_LETTERS, MAX_GROUPS, ItemSelection
 

@@ -13,7 +13,7 @@ from mongoq.model.item import Item
 from mongoq.model.join_state import qualify
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import DEFAULT, Default
-from mongoq.protocol.join.match import FOREVER
+from mongoq.protocol.join import FOREVER
 from mongoq.worker.consumer import LogErrors
 
 DEFAULT_BATCH = 1_000

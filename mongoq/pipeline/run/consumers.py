@@ -42,12 +42,12 @@ from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
 from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
+from mongoq.protocol import join as join_aio
 from mongoq.protocol.claim.worker_claims import make_filter
 from mongoq.protocol.coordination.sources import source_id
-from mongoq.protocol.join import join as join_aio
-from mongoq.protocol.join.match import MAX_ARRIVALS, Arrival, JoinSpec
+from mongoq.protocol.join import MAX_ARRIVALS, Arrival, JoinSpec
 from mongoq.protocol.state.context import context_of
-from mongoq.protocol_threads.join import join as join_threads
+from mongoq.protocol_threads import join as join_threads
 from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import (

@@ -60,9 +60,16 @@ from mongoq.protocol.command import (
 from mongoq.protocol.perform import perform
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
-from mongoq.protocol.settle.bulk import run_bulk
-from mongoq.protocol.settle.bury import bury, make_burial, reason_exhausted
-from mongoq.protocol.settle.settle import HISTORY_FIELDS, make_unstarted, release_command, release_update
+from mongoq.protocol.settle.send import settle_all
+from mongoq.protocol.settle.settle import (
+    HISTORY_FIELDS,
+    bury,
+    make_burial,
+    make_unstarted,
+    reason_exhausted,
+    release_command,
+    release_update,
+)
 from mongoq.protocol.settle.settlement import Batch, Settlement, Wanted, make_statement
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
@@ -218,7 +225,7 @@ async def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]
         items = [context.raw_item(document, now) for document in documents]
     batch = Batch(context.broker.clock)
     wanted: list[Wanted] = [(item, _make_expiry(context, item, batch, claimed=True)) for item in items]
-    for error in (await run_bulk(context, wanted)).failed.values():
+    for error in (await settle_all(wanted)).failed.values():
         if not isinstance(error, ReservationLost):
             raise error
 
@@ -470,7 +477,9 @@ def give_back_command(
     places: dict[datetime, list[Any]] = {}
     for id, due in dues:
         places.setdefault(due, []).append(id)
-    requests: list[Statement] = [make_statement(token, ids, release_update(when)) for when, ids in places.items()]
+    requests: list[Statement] = [
+        make_statement({"token": token}, ids, release_update(when)) for when, ids in places.items()
+    ]
     return Command("bulk_write", {"requests": requests, "ordered": False})
 
 

@@ -37,9 +37,8 @@ from mongoq.protocol.claim.judge import (
 from mongoq.protocol.claim.reserve import claim_first, claim_one, undo_claim
 from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
 from mongoq.protocol.perform import perform
-from mongoq.protocol.settle.bury import burial_update
-from mongoq.protocol.settle.one import settle_item
-from mongoq.protocol.settle.settle import HISTORY_FIELDS, history_update, make_commit, unprocess_command
+from mongoq.protocol.settle.send import settle_item
+from mongoq.protocol.settle.settle import HISTORY_FIELDS, burial_update, history_update, make_commit, unprocess_command
 from mongoq.protocol.settle.settlement import Batch, Settlement
 from mongoq.protocol.state.context import QueueContext
 
@@ -213,8 +212,9 @@ async def _bury_popped(context: QueueContext[Any], popped: Popped, reason: str, 
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    (before, item, token), now = popped, context.broker.clock.now()
-    burial, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
+    before, item, token = popped
+    batch = Batch(context.broker.clock)
+    burial, marks = burial_update(context, item, batch, reason=reason, error=error, attempts=item.attempts)
     fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
     letter = {**fields, **burial["$set"], **marks.in_document(before)}
     try:

@@ -34,7 +34,7 @@ from mongoq.protocol.command import Blocked, Command, PartlyRefused
 from mongoq.protocol.history.query import is_refused_filter, refusal
 from mongoq.protocol.push.draft import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
-from mongoq.protocol.settle.move import Handover, Moves, Resolve, make_move
+from mongoq.protocol.settle.move import CheckedMove, Moves, Resolve, make_move
 from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import Handed, QueueContext
@@ -68,7 +68,7 @@ class ItemFilter:
 
     where: Mapping[str, Any]
     rest: Drop | Move
-    handover: Handover | None
+    handover: CheckedMove | None
     resolve: Resolve
 
     @property
@@ -83,7 +83,7 @@ def make_filter(context: QueueContext[Any], where: Any, rest: Drop | Move, resol
     handover = None
     match rest:
         case Move():
-            handover, _ = Moves(context, resolve).check(rest)
+            handover = Moves(context, resolve).check(rest)
             if handover.sequence is not None:
                 raise ArgumentInvalid("sequence", "a filter moves no item into a sequence; let a handler do it")
         case Drop():
@@ -147,7 +147,7 @@ def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: Item
         filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
         item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "by": by, **facts}, claim.now)
         if wanted.handover is not None:
-            update = make_move(context, item, batch, (wanted.handover, None)).update or {}
+            update = make_move(context, item, batch, wanted.handover).update or {}
             # `by` tells other processes that have read the item ahead that it was claimed.
             yield "UpdateMany", {"filter": filter, "update": {**update, "$set": {**update["$set"], "by": by}}}
         elif (kept := make_commit(context, item, batch).update) is not None:

@@ -12,7 +12,6 @@ by a claim.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mongoq.model.indexes import BEGINNING, SEQUENCE_ORDER
-from mongoq.model.item import Document, Item, has_place
+from mongoq.model.item import Document
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one
@@ -209,23 +208,6 @@ def _promotions(promoted: Iterable[Promoted]) -> Iterable[Statement]:
     for item in promoted:
         dates.setdefault(item.when, []).append(item.id)
     return update_alike(dates, lambda when: {"$set": {"when": when}, "$unset": {"ready_from": ""}})
-
-
-async def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> list[Promoted]:
-    """Take the places of items that have left their queues by other statements, and let the next ones follow.
-
-    Called in the transaction of these statements; items without a place are left out.
-    """
-    queues: dict[str, list[Item[Any]]] = {}
-    for item in items:
-        if has_place(item):
-            queues.setdefault(item.queue, []).append(item)
-    promoted: list[Promoted] = []
-    for queue, placed in queues.items():
-        left = {"_id": {"$in": [item.id for item in placed]}}
-        await perform(Command[Any]("update_many", {"filter": left, "update": {"$unset": {"place": ""}}}))
-        promoted += await leave(broker, queue, Counter(str(item.sequence) for item in placed))
-    return promoted
 
 
 async def promote(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> dict[str, list[Promoted]]:

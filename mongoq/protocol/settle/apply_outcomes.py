@@ -1,20 +1,22 @@
 """Apply the outcomes of handlers: maps each outcome to what is sent. Filters have their own map (``claim.filtering``).
 
-At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. At
-most once, an item leaves its queue before it is run, and its outputs are pushed afterwards.
+At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. The
+outputs of a fork are written in the transaction that settles it. At most once, an item leaves its queue before it is
+run, and its outputs are pushed afterwards.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import MongoqError, OutcomeInvalid
+from mongoq.errors import MongoqError, OutcomeInvalid, PayloadTooLarge
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
@@ -32,21 +34,33 @@ from mongoq.model.outcomes import (
     SettledElsewhere,
     make_unknown_error,
 )
+from mongoq.model.settings import KEEP
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.push.draft import due_time, last_start
 from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.sequence.enter import record_new
-from mongoq.protocol.settle.bulk import run_bulk
-from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
-from mongoq.protocol.settle.fork import check_fork, fork_items, make_output
-from mongoq.protocol.settle.move import Moves, Resolve, make_move
-from mongoq.protocol.settle.settle import make_commit, make_later, make_release, make_rollback
-from mongoq.protocol.settle.settlement import Batch, Settlement, Wanted
+from mongoq.protocol.settle.move import Moves, Resolve, make_move, new_headers
+from mongoq.protocol.settle.send import settle_all
+from mongoq.protocol.settle.settle import (
+    ONLY_RUN_REASON,
+    burial_update,
+    make_burial,
+    make_commit,
+    make_later,
+    make_release,
+    make_rollback,
+)
+from mongoq.protocol.settle.settlement import Batch, Output, Settlement, Wanted
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.worker")
 
 OUTPUT_ID_REMEMBER = timedelta(hours=1)
 """How long the id of a pushed output is remembered after the output is settled: until then it may be pushed again."""
+MAX_OUTPUTS = 10_000
+"""Outputs of one item, at most."""
+MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
+"""Bytes of one item's outputs, and of one transaction, at most: the server keeps all of it in its cache."""
 
 ItemOutcome = tuple[Item[Any], ResolvedOutcome]
 
@@ -78,23 +92,18 @@ async def apply_outcomes_of_queues(
     parts = list(parts)
     for context, _ in parts:  # before anything is sent: an error would hide what became of the items
         await ensure_ready(context)
+    wanted: list[Wanted] = []
     for context, outcomes in parts:
         batch, moves = Batch(context.broker.clock), Moves(context, resolve)
-        settlements: list[Wanted] = []
-        forks: list[tuple[Item[Any], Fork]] = []
         for item, outcome in outcomes:
             try:
-                match outcome:
-                    case Fork():
-                        forks.append((item, outcome))
-                    case SettledElsewhere():
-                        elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
-                    case _:
-                        settlements.append((item, _make_settlement(context, item, outcome, batch, moves)))
+                if isinstance(outcome, SettledElsewhere):
+                    elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
+                else:
+                    wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
             except MongoqError as error:
                 failed[id_key(item.id)] = error
-        failed |= (await run_bulk(context, settlements)).failed
-        failed |= await fork_items(context, forks, batch, moves)
+    failed |= (await settle_all(wanted)).failed
     for settle_entries, entries in elsewhere.items():
         failed |= await settle_entries(entries)
     return failed
@@ -103,7 +112,7 @@ async def apply_outcomes_of_queues(
 def _make_settlement(
     context: QueueContext[Any],
     item: Item[Any],
-    outcome: Done | Drop | Move | Failed | Dead | Release | Later,
+    outcome: Done | Drop | Move | Fork | Failed | Dead | Release | Later,
     batch: Batch,
     moves: Moves,
 ) -> Settlement:
@@ -113,6 +122,8 @@ def _make_settlement(
             return make_commit(context, item, batch)
         case Move():
             return make_move(context, item, batch, moves.check(outcome))
+        case Fork():
+            return _make_fork(context, item, batch, outcome, moves)
         case Failed():
             length, error = duration(outcome.delay, "delay"), outcome.error
             return make_rollback(context, item, batch, length=length, error=error, counted=outcome.counted)
@@ -121,9 +132,50 @@ def _make_settlement(
         case Release():
             return make_release(context, item, batch, outcome)
         case Later():
-            return make_later(context, item, batch, when=batch.due(outcome.delay, outcome.when))
+            return make_later(context, item, batch, delay=outcome.delay, when=outcome.when)
         case _:
             raise make_unknown_error(outcome)
+
+
+def _make_fork(context: QueueContext[Any], item: Item[Any], batch: Batch, fork: Fork, moves: Moves) -> Settlement:
+    """Return the settlement by which an item becomes several; they have its trail, and one hop more."""
+    number = len(fork.moves)
+    if number > MAX_OUTPUTS:
+        raise OutcomeInvalid(f"a fork of {number:,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")
+    outputs: list[Output] = []
+    stored = item.stored("trail", [])
+    for move in fork.moves:
+        document = _make_output(context, item, move, moves, id=ObjectId())
+        document["hops"] = item.hops + 1
+        marks = batch.marks(context, item, "moved", document["q"])
+        fields = marks.in_document({"trail": stored if isinstance(stored, list) else []})
+        if trail := fields.get("trail", stored):
+            document["trail"] = trail
+        outputs.append(Output(document, context.broker.encoding.raw(document), move.sequence))
+    size = sum(len(output.raw.raw) for output in outputs)
+    if size > MAX_TRANSACTION_BYTES:
+        raise PayloadTooLarge(f"outputs of a fork into {number:,}", size, MAX_TRANSACTION_BYTES)
+    return replace(make_commit(context, item, batch), outputs=outputs, size=size)
+
+
+def _make_output(
+    context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
+) -> dict[str, Any]:
+    """Return the envelope of a new item, by a move of the old one."""
+    checked, clock = moves.check(move), context.broker.clock
+    if checked.patch:
+        raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
+    payload = checked.payload
+    return new_envelope(
+        checked.queue,
+        item.stored("payload") if payload is None else context.broker.encoding.unwrap("payload", payload),
+        id=id,
+        when=due_time(clock, checked.delay, checked.when),
+        priority=checked.changes.get("priority", item.priority),
+        headers=new_headers(context, item, checked) if move.headers is not KEEP else dict(item.headers) or None,
+        once=None,
+        start_by=None if checked.expires is None else last_start(clock, checked.expires, None),
+    )
 
 
 def find_problem(
@@ -136,13 +188,11 @@ def find_problem(
     try:
         match outcome:
             case Move() | Fork() if gone:
-                _make_outputs(context, item, [outcome] if isinstance(outcome, Move) else outcome.moves, moves)
-            case Move():
-                checked = moves.check(outcome)
-                if outcome.patch is not None:  # it is checked with the item
-                    make_move(context, item, Batch(context.broker.clock), checked)
-            case Fork():
-                check_fork(context, item, outcome, Batch(context.broker.clock), moves)
+                _make_outputs(context, item, outcome, moves)
+            case Move() if outcome.patch is None:  # a patch is checked with the item
+                moves.check(outcome)
+            case Move() | Fork():
+                _make_settlement(context, item, outcome, Batch(context.broker.clock), moves)
     except MongoqError as error:
         return error
     return None
@@ -158,8 +208,7 @@ async def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any
     """
     await ensure_ready(context)
     batch = Batch(context.broker.clock)
-    tally = await run_bulk(context, [(item, make_commit(context, item, batch)) for item in items])
-    return tally.failed
+    return (await settle_all([(item, make_commit(context, item, batch)) for item in items])).failed
 
 
 async def apply_outcomes_at_most_once(
@@ -176,57 +225,53 @@ async def apply_outcomes_at_most_once(
     moves = Moves(context, resolve)
     for item, outcome in outcomes:
         try:
-            await _push_by_outcome(context, item, outcome, moves)
+            envelopes = _make_outputs(context, item, outcome, moves)  # all are checked before the first one is pushed
+            for envelope in envelopes:
+                envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
+                await insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
+                record_new(context.broker, envelope)
+            if isinstance(outcome, Failed | Dead) and envelopes:
+                context.count("dead")
         except Exception as error:
             failed[id_key(item.id)] = error
     return failed
 
 
-async def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves) -> None:
-    """Push what comes of an item that has left its queue; all outputs are checked before the first one is pushed."""
+def _make_outputs(
+    context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves
+) -> list[dict[str, Any]]:
+    """Return what comes of an item that has left its queue."""
     match outcome:
         case Done() | Drop() | Release():
-            return
+            return []
         case Move():
-            outputs = _make_outputs(context, item, [outcome], moves)
+            outputs: Sequence[Move] = [outcome]
         case Fork():
-            outputs = _make_outputs(context, item, outcome.moves, moves)
+            outputs = outcome.moves
         case Later():
             # The item has left its queue: a copy of it waits there instead, under an id of its own.
-            again = Move(context.name, delay=outcome.delay, when=outcome.when)
-            outputs = _make_outputs(context, item, [again], moves)
+            outputs = [Move(context.name, delay=outcome.delay, when=outcome.when)]
         case Failed():
-            outputs = _make_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
+            return _make_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
         case Dead():
-            outputs = _make_dead_letter(context, item, reason=outcome.reason, error=None)
+            return _make_dead_letter(context, item, reason=outcome.reason, error=None)
         case SettledElsewhere():
             raise OutcomeInvalid("an item that has left its queue cannot be settled elsewhere")
         case _:
             raise make_unknown_error(outcome)
-    for envelope in outputs:
-        envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
-        await insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
-        record_new(context.broker, envelope)
-    if isinstance(outcome, Failed | Dead) and outputs:
-        context.count("dead")
-
-
-def _make_outputs(
-    context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves
-) -> list[dict[str, Any]]:
-    ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
     if any(output.sequence is not None for output in outputs):
         raise OutcomeInvalid(
             "what is run at most once leaves its place before it runs, so outputs have no order; leave out sequence="
         )
-    return [make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]
+    ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
+    return [_make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]
 
 
 def _make_dead_letter(
     context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any
 ) -> list[dict[str, Any]]:
     """Return the dead letter of a failed item; none without a dead queue."""
-    now, dead = context.broker.clock.now(), context.settings.dead
+    batch, dead = Batch(context.broker.clock), context.settings.dead
     if dead is None:
         logger.error(
             "item %s of queue %r is lost: its only run has failed, and there is no error queue",
@@ -234,12 +279,12 @@ def _make_dead_letter(
             extra=log_fields(item),
         )
         return []
-    update, _ = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
+    update, _ = burial_update(context, item, batch, reason=reason, error=error, attempts=item.attempts)
     envelope = new_envelope(
         dead,
         item.stored("payload"),
         id=_output_id(item, dead),
-        when=now,
+        when=batch.now,
         priority=item.priority,
         headers=dict(item.headers) or None,
         once=None,

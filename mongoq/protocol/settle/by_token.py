@@ -8,14 +8,15 @@ for the majority. So an item that a read has not found is checked by an update t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from bson import ObjectId
 
-from mongoq.errors import MongoqError, ReservationLost, ServerUnavailable
+from mongoq.errors import ReservationLost, ServerUnavailable
 from mongoq.model.envelope import error_document
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import queue_options
@@ -24,12 +25,13 @@ from mongoq.protocol.base.find import find_few, find_reply
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement
-from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, Interruption, number_matched, own_error
+from mongoq.protocol.command import MAX_COMMAND_ITEMS, Command, number_matched
 from mongoq.protocol.perform import perform, sleep
-from mongoq.protocol.settle.bulk import run_bulk
-from mongoq.protocol.settle.move import CheckedMove, Handover, make_move, send_move
+from mongoq.protocol.settle.exchange import read_states
+from mongoq.protocol.settle.move import CheckedMove, make_move
+from mongoq.protocol.settle.send import settle_all
 from mongoq.protocol.settle.settle import make_commit
-from mongoq.protocol.settle.settlement import Batch, Wanted, make_statement, read_states
+from mongoq.protocol.settle.settlement import Batch, Wanted, make_statement
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_READS = 100
@@ -43,22 +45,15 @@ def cut_ids(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield ids[start : start + MAX_COMMAND_ITEMS]
 
 
-async def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> int:
-    """Extend the leases of items to ``lease`` from now, and return how many the token holds (``update`` of many).
+async def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> list[Any]:
+    """Extend the leases of items to ``lease`` from now, and return the ids that the token holds, in their order.
 
-    This includes leases that ran out, as long as no other consumer has claimed the items. The command is sent again
-    when the reply is lost.
+    This includes leases that ran out, as long as no other consumer has claimed the items (``update`` of many). The
+    command is sent again when the reply is lost.
     """
-    return await _update_held(token, ids, {"$max": {"when": broker.clock.now() + lease}})
-
-
-async def extend_and_list_held(
-    broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta
-) -> list[Any]:
-    """Extend the leases of any number of items, and return the ids that the token holds, in their order."""
     held_ids: list[Any] = []
     for chunk in cut_ids(ids):
-        if (await extend_held(broker, token, chunk, lease)) == len(chunk):
+        if (await _update_held(token, chunk, {"$max": {"when": broker.clock.now() + lease}})) == len(chunk):
             held_ids += chunk
         else:
             documents = await read_held_documents(broker, token, chunk, {"_id": 1})
@@ -132,7 +127,7 @@ async def extend_leases(
     now = broker.clock.now()
     ends = [now + extension.lease for extension in wanted]
     requests = [
-        make_statement(extension.token, ids, {"$max": {"when": until}})
+        make_statement({"token": extension.token}, ids, {"$max": {"when": until}})
         for extension, until in zip(wanted, ends, strict=True)
         for ids in cut_ids(extension.ids)
     ]
@@ -162,7 +157,7 @@ async def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]],
     tokens: dict[Any, list[Any]] = {}
     for item in items:
         tokens.setdefault(item.token, []).append(item.id)
-    requests: list[Statement] = [make_statement(token, ids, update) for token, ids in tokens.items()]
+    requests: list[Statement] = [make_statement({"token": token}, ids, update) for token, ids in tokens.items()]
     await perform(Command("bulk_write", {"requests": requests, "ordered": False}))
 
 
@@ -179,14 +174,12 @@ class FencedItem(NamedTuple):
     Attributes:
         id: the item.
         token: the fence.
-        handover: the move; ``None`` commits the item.
-        payload: the payload that a move sets, as ``{"payload": payload}`` in BSON.
+        move: the move; ``None`` commits the item.
     """
 
     id: ObjectId
     token: ObjectId
-    handover: Handover | None = None
-    payload: bytes | None = None
+    move: CheckedMove | None = None
 
 
 @dataclass(slots=True)
@@ -206,13 +199,6 @@ class SettledByToken:
     failed: dict[ObjectId, Exception] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
 
-    def record_failure(self, id: ObjectId, error: Exception) -> None:
-        """Record an item that was not settled."""
-        if isinstance(error, ReservationLost):
-            self.lost.append(id)
-        else:
-            self.failed[id] = error
-
 
 async def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> SettledByToken:
     """Commit and move items, each once, in the queues that hold them, by the settings of these queues.
@@ -227,7 +213,7 @@ async def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem])
         some = fenced_items[start : start + MAX_COMMAND_ITEMS]
         filter = {"_id": {"$in": [item.id for item in some]}, "token": {"$exists": True}}
         # A move that replaces the headers keeps the trace in them.
-        reads_headers = any(item.handover is not None and item.handover.sets_headers for item in some)
+        reads_headers = any(item.move is not None and item.move.sets_headers for item in some)
         unread = {name: 0 for name in UNREAD_FIELDS if not (reads_headers and name == "headers")}
         found = await find_few(broker, filter, [("_id", 1)], len(some), projection=unread)
         documents = {document["_id"].binary: document for document in found}
@@ -240,34 +226,20 @@ async def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem])
                 queues.setdefault(document["q"], []).append((item, document))
         result.queues |= queues.keys()
         for queue, fenced in queues.items():
-            await _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), fenced, result)
+            context = QueueContext(broker, queue_options(queue), broker.untyped)
+            await ensure_ready(context)
+            batch = Batch(broker.clock)
+            wanted: list[Wanted] = []
+            for (_, _, move), document in fenced:
+                stored = context.raw_item(document, batch.now)
+                make = make_commit if move is None else partial(make_move, checked=move)
+                wanted.append((stored, make(context, stored, batch)))
+            settled = await settle_all(wanted)
+            result.done += len(settled.done)
+            for stored, _ in wanted:
+                error = settled.failed.get(id_key(stored.id))
+                if isinstance(error, ReservationLost):
+                    result.lost.append(stored.id)
+                elif error is not None:
+                    result.failed[stored.id] = error
     return result
-
-
-async def _settle_queue(
-    context: QueueContext[Any], fenced: Iterable[tuple[FencedItem, Document]], result: SettledByToken
-) -> None:
-    """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
-    await ensure_ready(context)
-    batch = Batch(context.broker.clock)
-    together: list[Wanted] = []
-    alone: list[tuple[Item[Any], CheckedMove]] = []
-    for fenced_item, document in fenced:
-        item = context.raw_item(document, batch.now)
-        if fenced_item.handover is None:
-            together.append((item, make_commit(context, item, batch)))
-        elif "key" in fenced_item.handover.changes:
-            alone.append((item, (fenced_item.handover, fenced_item.payload)))
-        else:
-            together.append((item, make_move(context, item, batch, (fenced_item.handover, fenced_item.payload))))
-    tally = await run_bulk(context, together)
-    result.done += len(tally.done)
-    for item, _ in together:
-        if failure := tally.failed.get(id_key(item.id)):
-            result.record_failure(item.id, failure)
-    for item, checked in alone:
-        try:
-            await send_move(context, item, checked)
-            result.done += 1
-        except (Interruption, MongoqError) as error:
-            result.record_failure(item.id, own_error(error))

@@ -6,23 +6,26 @@ No item can fail another: when a transaction cannot settle one of them, lost ite
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bson.errors import BSONError
 
-from mongoq.errors import MongoqError, OutcomeInvalid
+from mongoq.errors import MongoqError, OutcomeInvalid, ReservationLost
+from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.base.fence import make_lost_error
-from mongoq.protocol.base.transaction import run_in_transaction
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.transaction import run_atomic
 from mongoq.protocol.command import Duplicate, Interruption, PartlyRefused, Refused, Unreadable, own_error
-from mongoq.protocol.settle.settlement import read_states
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext
 
 W = TypeVar("W")
-R = TypeVar("R")
 Failures = dict[Any, Exception]
+Attempt = Callable[[Sequence[tuple[Item[Any], W]]], Awaitable[Callable[[], None]]]
+"""Settles items within a transaction, perhaps several times, and changes nothing else.
+
+Returns the function that records the results once they are committed; raises ``FenceMiss`` when it has not found all of
+the items."""
 
 
 class FenceMiss(Exception):
@@ -41,25 +44,7 @@ ITEM_ERRORS = (
 """Errors about one of the items, and not about the server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange(Generic[W, R]):
-    """Rules of one exchange of items.
-
-    Attributes:
-        context: the queue of the items.
-        attempt: settles all of its arguments, and writes their new items; raises ``FenceMiss`` when it has not found
-            all of them. It is called in a transaction, perhaps several times, and changes nothing else.
-        item: returns the item of one argument.
-        on_done: receives the result of the committed attempt.
-    """
-
-    context: QueueContext[Any]
-    attempt: Callable[[Sequence[W]], Awaitable[R]]
-    item: Callable[[W], Item[Any]]
-    on_done: Callable[[R], None]
-
-
-async def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Failures:
+async def run_exchange(broker: BrokerContext, wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
     """Exchange all items in one transaction, and return the errors of items that cannot be exchanged, by ``id_key``.
 
     Without a server there are no transactions, and they are exchanged one after the other.
@@ -70,36 +55,39 @@ async def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Failure
     """
     if not wanted:
         return {}
-    context, broker = exchange.context, exchange.context.broker
-    keys = [id_key(exchange.item(entry).id) for entry in wanted]
-    attempt = partial(exchange.attempt, wanted)
+    items = [item for item, _ in wanted]
+    keys = [id_key(item.id) for item in items]
+
     if broker.serverless and len(wanted) > 1:
-        return await _run_halves(exchange, wanted)
+        return await _run_halves(broker, wanted, attempt)
     try:
         try:
-            result = await (attempt() if broker.serverless else run_in_transaction(broker, attempt))
+            record = await run_atomic(broker, partial(attempt, wanted))
         except ITEM_ERRORS as error:
-            is_miss = isinstance(error, FenceMiss)
-            lost = (await _find_lost(context, list(map(exchange.item, wanted)))) if is_miss else {}
+            lost: Failures = {}
+            if isinstance(error, FenceMiss):
+                states = await read_states(broker, [item.id for item in items])
+                for key, item in zip(keys, items, strict=True):
+                    if states.get(key, {}).get("token") != item.token:
+                        lost[key] = make_lost_error(broker, item, states.get(key))
             if lost:
                 rest = [entry for key, entry in zip(keys, wanted, strict=True) if key not in lost]
-                return {**lost, **(await run_exchange(exchange, rest))}
+                return {**lost, **(await run_exchange(broker, rest, attempt))}
             if len(wanted) > 1:
-                return await _run_halves(exchange, wanted)
-            return {
-                keys[0]: make_lost_error(context, exchange.item(wanted[0]), None) if is_miss else _item_error(error)
-            }
+                return await _run_halves(broker, wanted, attempt)
+            is_miss = isinstance(error, FenceMiss)
+            return {keys[0]: make_lost_error(broker, items[0], None) if is_miss else _item_error(error)}
     except Exception as error:  # raised here, it would hide what became of the other items of the caller
         return dict.fromkeys(keys, own_error(error))
-    exchange.on_done(result)
+    record()
     return {}
 
 
-async def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Failures:
+async def _run_halves(broker: BrokerContext, wanted: Sequence[tuple[Item[Any], W]], attempt: Attempt[W]) -> Failures:
     """Exchange two halves: one bad item of 1,000 costs 20 transactions, and 1,000 singly, in which leases run out."""
     half = len(wanted) // 2
-    failed = await run_exchange(exchange, wanted[:half])
-    return {**failed, **(await run_exchange(exchange, wanted[half:]))}
+    failed = await run_exchange(broker, wanted[:half], attempt)
+    return {**failed, **(await run_exchange(broker, wanted[half:], attempt))}
 
 
 def _item_error(error: Exception) -> Exception:
@@ -116,11 +104,21 @@ def _item_error(error: Exception) -> Exception:
     return invalid
 
 
-async def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Failures:
-    """Return the errors of items that another holder has, or has settled."""
-    states = await read_states(context.broker, [item.id for item in items])
-    return {
-        key: make_lost_error(context, item, states.get(key))
-        for item in items
-        if states.get(key := id_key(item.id), {}).get("token") != item.token
-    }
+# --- the items of a fence that was missed --------------------------------------------------------
+
+STATE_FIELDS: dict[str, Any] = dict.fromkeys(
+    ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
+)
+"""Projection of the fields that show whether an item was settled. A payload may be large, and no verdict reads it."""
+
+
+async def read_states(broker: BrokerContext, ids: Sequence[Any]) -> dict[Any, Document]:
+    """Read the present states of items (``find``), by ``id_key``; items that are gone are left out."""
+    documents = await find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
+    return {id_key(document["_id"]): document for document in documents}
+
+
+def make_lost_error(broker: BrokerContext, item: Item[Any], document: Document | None) -> ReservationLost:
+    """Return the error of a lost reservation; it names the present holder, if there is one."""
+    holder = document if document and document.get("reserved") and document["when"] > broker.clock.now() else {}
+    return ReservationLost(item.id, item.queue, held_by=holder.get("by"), held_until=holder.get("when"))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, PayloadTooLarge
 from mongoq.model.arguments import Duration, moment, queue_name, read_list
@@ -20,11 +19,10 @@ from mongoq.model.outcomes import Move
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.command import Duplicate, with_place
+from mongoq.protocol.command import with_place
 from mongoq.protocol.push.draft import check_due, check_expires, check_headers
-from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
-from mongoq.protocol.settle.bulk import check_items, settle_bulk
-from mongoq.protocol.settle.one import settle_item
+from mongoq.protocol.push.insert import KEYED, check_key
+from mongoq.protocol.settle.send import check_items, settle, settle_item
 from mongoq.protocol.settle.settlement import (
     Batch,
     Patch,
@@ -38,12 +36,43 @@ from mongoq.protocol.state.context import QueueContext
 
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
 """Turns a handle into its context."""
-CheckedMove = tuple["Handover", bytes | None]
-"""A checked move, and its payload, as ``{"payload": payload}`` in BSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class CheckedMove(NamedTuple):
+    """A move whose options were checked; the due time of the item is computed when the move is sent.
+
+    Attributes:
+        queue: name of the target queue.
+        changes: fields that the move sets, without the payload.
+        unset_fields: fields that the move removes.
+        patch: operators that change the payload.
+        delay: time that the item waits in the target queue.
+        when: time until which it waits there, instead of ``delay``.
+        raw: ``changes`` and ``unset_fields`` as BSON: moves are the same when these bytes are, and ``1`` is not
+            ``True``.
+        sequence: sequence that the item enters in the target queue, or ``None``.
+        expires: how long the item may wait for its start there, or until when; ``None`` for ever.
+        payload: the new payload, as ``{"payload": payload}`` in BSON; ``None`` to keep the item's.
+    """
+
+    queue: str
+    changes: dict[str, Any]
+    unset_fields: list[str]
+    patch: Patch
+    delay: Duration | None
+    when: datetime | None
+    raw: bytes
+    sequence: str | None
+    expires: timedelta | datetime | None
+    payload: bytes | None
+
+    @property
+    def sets_headers(self) -> bool:
+        """True if the move replaces the headers; then each item may have a trace of its own to keep."""
+        return "headers" in self.changes
+
+
+class Destination(NamedTuple):
     """A queue to move to: its name, and the codec of its payloads."""
 
     name: str
@@ -60,42 +89,6 @@ def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Dest
     if to.broker.namespace != context.broker.namespace:
         raise ArgumentInvalid("to", f"{to.broker.namespace}/{to.name} lies in another collection; push it there")
     return Destination(to.name, to.codec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Handover:
-    """The checked changes of a move; the due time of the item is computed when the move is sent.
-
-    Attributes:
-        queue: name of the target queue.
-        changes: fields that the move sets, without the payload.
-        unset_fields: fields that the move removes.
-        patch: operators that change the payload.
-        delay: time that the item waits in the target queue.
-        when: time until which it waits there, instead of ``delay``.
-        raw: ``changes`` and ``gone`` as BSON: moves are the same when these bytes are, and ``1`` is not ``True``.
-        sequence: sequence that the item enters in the target queue, or ``None``.
-        expires: how long the item may wait for its start there, or until when; ``None`` for ever.
-    """
-
-    queue: str
-    changes: dict[str, Any]
-    unset_fields: list[str]
-    patch: Patch
-    delay: Duration | None
-    when: datetime | None
-    raw: bytes
-    sequence: str | None = None
-    expires: timedelta | datetime | None = None
-
-    def update(self, due: datetime) -> dict[str, Any]:
-        """Return the update, without payload and patch."""
-        return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.unset_fields, "")}
-
-    @property
-    def sets_headers(self) -> bool:
-        """True if the move replaces the headers; then each item may have a trace of its own to keep."""
-        return "headers" in self.changes
 
 
 def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: str | None = None) -> CheckedMove:
@@ -122,7 +115,8 @@ def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: 
     expires = move.expires
     if expires is not None:
         expires = check_expires(context.broker.clock, expires, move.delay, move.when)
-    return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw, sequence, expires), payload
+    dates = move.delay, move.when
+    return CheckedMove(to.name, changes, unset_fields, patch, *dates, raw, sequence, expires, payload)
 
 
 async def move(
@@ -135,61 +129,49 @@ async def move(
     session: Any = None,
 ) -> None:
     """Move an item to another queue with a fresh budget of attempts, in one update; with a key, by its own command."""
-    await send_move(context, item, check_move(context, to, options, key=key), joined=session is not None)
-
-
-async def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove, *, joined: bool = False) -> None:
-    """Send a move that was checked."""
-    handover, _ = checked
-    is_shared = "key" not in handover.changes and handover.sequence is None
-    try:
-        await settle_item(context, item, partial(make_move, checked=checked), joined=joined, shared=is_shared)
-    except Duplicate as duplicate:
-        if "key" not in handover.changes:
-            raise
-        await raise_duplicate(context.broker, handover.queue, handover.changes["key"], duplicate.cause)
+    checked = check_move(context, to, options, key=key)
+    is_shared = key is None and checked.sequence is None
+    make = partial(make_move, checked=checked)
+    await settle_item(context, item, make, joined=session is not None, shared=is_shared)
 
 
 def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked: CheckedMove) -> Settlement:
     """Return the settlement that moves an item of a batch; items with equal updates share one."""
-    handover, payload = checked
-    when = batch.due(handover.delay, handover.when and moment(handover.when, "when"))
-    added = max_growth(context, handover.patch)
-    marks = batch.marker(context, "moved", handover.queue).marks(item, payload=payload, added=added)
-    headers = new_headers(context, item, handover) if handover.sets_headers else None
-    raw = handover if handover.patch else handover.raw
-    expires = handover.expires
+    patch, payload, expires = checked.patch, checked.payload, checked.expires
+    when = batch.due(checked.delay, checked.when and moment(checked.when, "when"))
+    marks = batch.marks(context, item, "moved", checked.queue, payload=payload, added=max_growth(context, patch))
+    headers = new_headers(context, item, checked) if checked.sets_headers else None
     start_by = batch.now + expires if isinstance(expires, timedelta) else expires
-    key = raw, when, payload, marks, None if headers is None else headers.raw, handover.sequence, start_by
+    raw_headers = b"" if headers is None else headers.raw
+    key = checked.raw, id(patch) if patch else None, when, payload, marks, raw_headers, checked.sequence, start_by
     if key not in batch.alike:
-        update = handover.update(when)
+        changes = {**checked.changes, "when": when}
         if headers is not None:
-            update["$set"]["headers"] = headers
+            changes["headers"] = headers
         if start_by is not None:
-            update["$set"]["start_by"] = start_by
+            changes["start_by"] = start_by
         if payload is not None:
-            update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
-        put = Put(handover.queue, when, handover.changes.get("priority"), is_new=True)
-        size = len(handover.raw) + len(payload or b"") + marks.size + (0 if headers is None else len(headers.raw))
+            changes["payload"] = context.broker.encoding.unwrap("payload", payload)
         settlement = Settlement(
-            marks.on(update),
+            context,
+            marks.on({"$set": changes, "$unset": dict.fromkeys(checked.unset_fields, "")}),
             "move",
-            size=size,
-            put=put,
-            enters=handover.sequence,
-            is_date_given=handover.when is not None,
+            size=len(checked.raw) + len(payload or b"") + marks.size + len(raw_headers),
+            put=Put(checked.queue, when, checked.changes.get("priority"), is_new=True),
+            enters=checked.sequence,
+            is_date_given=checked.when is not None,
         )
-        merge_patch(context, settlement, handover.patch)
+        merge_patch(context, settlement, patch)
         batch.alike[key] = settlement
     return batch.alike[key]
 
 
-def new_headers(context: QueueContext[Any], item: Item[Any], handover: Handover) -> Any:
+def new_headers(context: QueueContext[Any], item: Item[Any], checked: CheckedMove) -> Any:
     """Return the headers that a move gives to an item, in the form to send; ``None`` if it gives none.
 
     The trace of the item goes on, unless the new headers leave it no room.
     """
-    headers, encoding = handover.changes.get("headers"), context.broker.encoding
+    headers, encoding = checked.changes.get("headers"), context.broker.encoding
     if headers is None or not (kept := trace_to_keep(item.headers, headers)):
         return headers
     try:
@@ -200,10 +182,15 @@ def new_headers(context: QueueContext[Any], item: Item[Any], handover: Handover)
 
 async def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> None:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
-    items, outcomes = _split_pairs(moves)
-    items = check_items(context, items, "moves")
+    pairs = read_list(moves, "moves")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    items = check_items(context, [item for item, _ in pairs], "moves")
     known, checked = Moves(context, resolve), []
-    for place, outcome in enumerate(outcomes):
+    for place, (_, outcome) in enumerate(pairs):
         try:
             checked.append(known.check(outcome))
         except ArgumentInvalid as error:
@@ -212,52 +199,34 @@ async def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any],
         return
     await ensure_ready(context)
     batch = Batch(context.broker.clock)
-    pairs = zip(items, checked, strict=True)
-    await settle_bulk(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])
-
-
-def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
-    """Return the items and the moves of the given pairs, and refuse other values."""
-    pairs = read_list(moves, "moves")
-    if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
-        outcomes = [move for _, move in pairs]
-        if {Move}.issuperset(map(type, outcomes)):
-            return [item for item, _ in pairs], outcomes
-    for place, pair in enumerate(pairs):
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
-        if not isinstance(pair[1], Move):
-            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
-    return [item for item, _ in pairs], [move for _, move in pairs]
+    made = [(item, make_move(context, item, batch, each)) for item, each in zip(items, checked, strict=True)]
+    await settle(context, made)
 
 
 _but_payload = attrgetter("patch", "delay", "when", "priority", "headers", "sequence", "expires")
 
 
 class Moves:
-    """Checks moves; moves with identical option objects, apart from the payload, share a handover."""
+    """Checks moves; moves with identical option objects, apart from the payload, are checked once."""
 
     def __init__(self, context: QueueContext[Any], resolve: Resolve) -> None:
         self._context = context
         self._resolve = resolve
-        self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
+        self._known: dict[Any, tuple[CheckedMove, Destination, Move]] = {}
 
     def check(self, move: Move) -> CheckedMove:
-        """Check a move, and return it with its payload."""
+        """Check a move, with its payload."""
         try:
-            return self._check(move)
+            own, to = move.payload is not KEEP, move.to
+            key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
+            if key in self._known:
+                checked, queue, _ = self._known[key]
+                return checked._replace(payload=queue.codec.wrap(move.payload)) if own else checked
+            queue = destination(self._context, self._resolve(to))
+            checked = check_move(self._context, queue, move)
         except (MongoqError, KeyboardInterrupt):
             raise
         except BaseException as error:  # what a handler returns may be of any class, and raise anything
             raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
-
-    def _check(self, move: Move) -> CheckedMove:
-        own, to = move.payload is not KEEP, move.to
-        key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
-        if key in self._known:
-            handover, queue, _ = self._known[key]
-            return handover, queue.codec.wrap(move.payload) if own else None
-        queue = destination(self._context, self._resolve(to))
-        checked = check_move(self._context, queue, move)
-        self._known[key] = checked[0], queue, move  # the move keeps its options alive, and so their identities
+        self._known[key] = checked, queue, move  # the move keeps its options alive, and so their identities
         return checked

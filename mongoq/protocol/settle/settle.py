@@ -12,20 +12,19 @@ from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.envelope import Document, error_document, expiry
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, Duration, duration, queue_name, text
+from mongoq.model.envelope import Document, error_document, expiry, origin_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
-from mongoq.model.settings import KEEP
-from mongoq.protocol.base.fence import update_command
-from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.model.settings import KEEP, queue_options
 from mongoq.protocol.command import Command, has_matched
-from mongoq.protocol.settle.bulk import check_items, settle_bulk
-from mongoq.protocol.settle.bury import make_burial, reason_exhausted
-from mongoq.protocol.settle.one import MakeSettlement, settle_item
+from mongoq.protocol.settle.send import MakeSettlement, settle_item, settle_items
 from mongoq.protocol.settle.settlement import (
+    NO_MARKS,
     Batch,
+    Marks,
     Patch,
     Put,
     Settlement,
@@ -33,11 +32,13 @@ from mongoq.protocol.settle.settlement import (
     max_growth,
     merge_patch,
 )
-from mongoq.protocol.settle.trail import NO_MARKS
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")
 
+EXHAUSTED_REASON = "retries exhausted"
+ONLY_RUN_REASON = "failed, no retries allowed"
+BURIED_REASON = "buried"
 HISTORY_FIELDS = ("processed", "expires", "settled")
 """Fields of history and stubs that no live item has."""
 STUB_DROPPED_FIELDS = (
@@ -54,19 +55,6 @@ STUB_DROPPED_FIELDS = (
     "throttled",
 )
 NO_PATCH: Patch = {}
-
-
-async def _settle_many(
-    context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement
-) -> list[tuple[Item[Any], Settlement]]:
-    """Settle items, each by ``make``; each settlement is made before anything is sent."""
-    checked = check_items(context, items)
-    if checked:
-        await ensure_ready(context)
-    batch = Batch(context.broker.clock)
-    wanted = [(item, make(context, item, batch)) for item in checked]
-    await settle_bulk(context, wanted)
-    return wanted
 
 
 # --- done ----------------------------------------------------------------------------------------
@@ -87,7 +75,7 @@ async def commit(
 
 async def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> None:
     """Settle items as done."""
-    await _settle_many(context, items, make_commit)
+    await settle_items(context, items, make_commit)
 
 
 def make_commit(
@@ -97,16 +85,15 @@ def make_commit(
     expires = expiry(batch.now, context.settings.history, item.once)
     marks = NO_MARKS
     if context.settings.history is not None:  # a stub has no trail
-        marks = batch.marker(context, "done").marks(item, payload=payload, added=max_growth(context, patch))
+        marks = batch.marks(context, item, "done", payload=payload, added=max_growth(context, patch))
     key = expires and (id_key(item.token), expires, marks)  # all that two updates can differ in
     if key not in batch.alike:
         changes = {} if payload is None else {"payload": context.broker.encoding.unwrap("payload", payload)}
         update = retention_update(context, item, batch.now, changes)
         if update is None:
-            settlement = Settlement(None, "commit")
+            settlement = Settlement(context, None, "commit")
         else:
-            # committed before, within the same millisecond, an item looks just the same
-            settlement = Settlement(marks.on(update), "commit", size=marks.size, is_proof=False)
+            settlement = Settlement(context, marks.on(update), "commit", size=marks.size)
         if context.settings.history is not None:  # a stub has no payload
             merge_patch(context, settlement, patch)
         batch.alike[key] = settlement
@@ -131,15 +118,12 @@ def make_unstarted(context: QueueContext[Any], item: Item[Any], batch: Batch, *,
 
     ``claimed`` takes the attempt of the claim that found it back.
     """
-    expires = expiry(batch.now, context.settings.history, item.once)
-    key = "unstarted", id_key(item.token), expires, claimed
+    key = "unstarted", id_key(item.token), expiry(batch.now, context.settings.history, item.once), claimed
     if key not in batch.alike:
         update = retention_update(context, item, batch.now, {})
-        if update is None:
-            batch.alike[key] = Settlement(None, "expired")
-        else:
-            update |= {"$inc": {"attempts": -1}} if claimed else {}
-            batch.alike[key] = Settlement(update, "expired", is_proof=False)
+        if update is not None and claimed:
+            update["$inc"] = {"attempts": -1}
+        batch.alike[key] = Settlement(context, update, "expired")
     return batch.alike[key]
 
 
@@ -184,7 +168,7 @@ async def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], 
     """Hand items back after a failure; items without retries left are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-    await _settle_many(context, items, partial(make_rollback, length=length, error=error))
+    await settle_items(context, items, partial(make_rollback, length=length, error=error))
 
 
 def make_rollback(
@@ -201,27 +185,24 @@ def make_rollback(
             "$unset": {"token": ""},
             **({} if counted else {"$inc": {"attempts": -1}}),
         }
-        batch.alike[key] = Settlement(update, "rollback", put=Put(context.name, when))
+        batch.alike[key] = Settlement(context, update, "rollback", put=Put(context.name, when))
     return batch.alike[key]
 
 
 async def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> None:
     """Hand an item back unused: to its place, or put off by a delay."""
-    await settle_item(
-        context, item, make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
-    )
+    await settle_item(context, item, _release_maker(delay))
 
 
 async def release_many(
     context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration | None = None
 ) -> None:
     """Hand items back unused: to their places, or put off by a delay."""
-    make = make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
-    await _settle_many(context, items, make)
+    await settle_items(context, items, _release_maker(delay))
 
 
-def _make_delayed(context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta) -> Settlement:
-    return make_later(context, item, batch, when=batch.due(length, None))
+def _release_maker(delay: Duration | None) -> MakeSettlement:
+    return make_release if delay is None else partial(make_later, delay=duration(delay, "delay"))
 
 
 def make_release(
@@ -240,25 +221,30 @@ def make_release(
     if key not in batch.alike:
         update = release_update(when)
         update["$set"] |= throttled
-        # an item that was released before looks just the same
-        batch.alike[key] = Settlement(update, "release", is_proof=False, put=Put(context.name, when))
+        batch.alike[key] = Settlement(context, update, "release", put=Put(context.name, when))
     return batch.alike[key]
 
 
-def make_later(context: QueueContext[Any], item: Item[Any], batch: Batch, *, when: datetime) -> Settlement:
-    """Return the settlement that puts an item off until a time, its attempt not counted.
+def make_later(
+    context: QueueContext[Any],
+    item: Item[Any],
+    batch: Batch,
+    *,
+    delay: Duration | None = None,
+    when: datetime | None = None,
+) -> Settlement:
+    """Return the settlement that puts an item off by a delay or until a time, its attempt not counted.
 
     The run has ended well for its process, so the mark of its batch goes: the item is under no suspicion. An item that
     had all its runs before keeps the mark, or the next claim would bury it instead of running it, alone.
     """
-    keeps_mark = context.settings.is_spent(item.attempts - 1)
-    key = "later", when, keeps_mark
+    due, keeps_mark = batch.due(delay, when), context.settings.is_spent(item.attempts - 1)
+    key = "later", due, keeps_mark
     if key not in batch.alike:
-        update = release_update(when)
+        update = release_update(due)
         if not keeps_mark:
             update["$unset"] = {**update["$unset"], "batch": ""}
-        # a time that the caller gave proves nothing: the item may have waited for it before
-        batch.alike[key] = Settlement(update, "release", is_proof=False, put=Put(context.name, when))
+        batch.alike[key] = Settlement(context, update, "release", put=Put(context.name, due))
     return batch.alike[key]
 
 
@@ -269,7 +255,7 @@ def release_update(when: datetime) -> dict[str, Any]:
 
 def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Command[bool]:
     """Return the fenced update that hands an item back unused."""
-    return update_command(id, token, release_update(when))
+    return Command("update_one", {"filter": {"_id": id, "token": token}, "update": release_update(when)}, has_matched)
 
 
 # --- kept longer ---------------------------------------------------------------------------------
@@ -277,22 +263,99 @@ def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Com
 
 async def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> datetime:
     """Extend the lease to ``lease`` from now, and return its new end."""
-    length = None if lease is None else duration(lease, "lease", zero=False)
-    until: datetime = await settle_item(context, item, partial(make_extension, lease=length), shared=True)
+    until: datetime = await settle_item(context, item, _extension_maker(lease), shared=True)
     return until
 
 
 async def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> list[Item[M]]:
     """Extend the leases to ``lease`` from now, and return the items with their new ends."""
-    length = None if lease is None else duration(lease, "lease", zero=False)
-    wanted = await _settle_many(context, items, partial(make_extension, lease=length))
+    wanted = await settle_items(context, items, _extension_maker(lease))
     return [item.held_until(settlement.answer) for item, settlement in wanted]
 
 
-def make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
+def _extension_maker(lease: Duration | None) -> MakeSettlement:
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    return partial(_make_extension, lease=length)
+
+
+def _make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
     """Return the settlement that extends leases; its answer is their new end."""
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
         update, put = {"$set": {"when": until}}, Put(context.name, until)
-        batch.alike[until] = Settlement(update, None, answer=until, put=put)
+        batch.alike[until] = Settlement(context, update, None, answer=until, put=put)
     return batch.alike[until]
+
+
+# --- buried --------------------------------------------------------------------------------------
+
+
+def reason_exhausted(attempts: int) -> str:
+    """Return the reason for burying an item without retries left, after this number of runs."""
+    return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
+
+
+async def bury(
+    context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any, attempts: int | None = None
+) -> None:
+    """Move an item to the dead queue; its origin records the reason."""
+    if reason is not None:
+        text(reason, "reason", REASON_BYTES)
+    await settle_item(context, item, partial(make_burial, reason=reason, error=error, attempts=attempts))
+
+
+def make_burial(
+    context: QueueContext[Any],
+    item: Item[Any],
+    batch: Batch,
+    *,
+    reason: str | None,
+    error: Any,
+    attempts: int | None = None,
+) -> Settlement:
+    """Return the settlement that buries an item; ``attempts`` are the runs that count, if not all."""
+    counted = item.attempts if attempts is None else attempts
+    update, marks = burial_update(context, item, batch, reason=reason, error=error, attempts=counted)
+    put = Put(dead_queue(context), batch.now, is_new=True)
+    return Settlement(context, marks.on(update), "dead", size=marks.size, put=put, is_burial=True)
+
+
+def burial_update(
+    context: QueueContext[Any], item: Item[Any], batch: Batch, *, reason: str | None, error: Any, attempts: int
+) -> tuple[dict[str, Any], Marks]:
+    """Return the update that moves an item to the dead queue, and the marks left on the item."""
+    failure, dead = error_document(error, batch.now), dead_queue(context)
+    why = reason or (failure["message"] if failure else "") or BURIED_REASON
+    stage = None if context.stage is None else context.stage.name
+    changes = {
+        "origin": origin_document(item, reason=why, attempts=attempts, at=batch.now, stage=stage),
+        **({"error": failure} if failure else {}),
+        "q": dead,
+        "when": batch.now,
+        "reserved": False,
+        "attempts": 0,
+    }
+    unset = {"token": "", "key": "", "batch": "", "pushed": ""}
+    if item.stored("start_by") is not None:  # a letter does not expire
+        unset["start_by"] = ""
+    update = {"$set": changes, "$unset": unset}
+    return update, batch.marks(context, item, "dead", dead, attempts=attempts)
+
+
+def dead_queue(context: QueueContext[Any]) -> str:
+    """Return the name of the dead queue; raises when the queue has none."""
+    if context.settings.dead is None:
+        why = "is a dead queue" if context.name.endswith(DEAD_SUFFIX) else "was opened with dead=None"
+        raise ArgumentInvalid("queue", f"{context.name!r} {why}, and has no dead queue; move the item, or commit it")
+    return context.settings.dead
+
+
+def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
+    """Return the context of the dead queue, untyped; it has no dead queue itself."""
+    return graveyard(context.broker, dead_queue(context))
+
+
+def graveyard(broker: BrokerContext, name: str) -> QueueContext[Any]:
+    """Return the context of a queue of dead letters by its own name, untyped; it has no dead queue itself."""
+    name = queue_name(name)
+    return QueueContext(broker, queue_options(name), broker.untyped, assumed={"dead": None})

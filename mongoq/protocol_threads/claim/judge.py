@@ -59,7 +59,9 @@ from mongoq.protocol.claim.judge import (
 from mongoq.protocol.command import Command, Duplicate, PartlyRefused, Refused, Unreadable, has_matched, number_matched
 from mongoq.protocol.sequence.hold import Letter
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
-from mongoq.protocol.settle.bury import reason_exhausted
+from mongoq.protocol.settle.settle import (
+    reason_exhausted,
+)
 from mongoq.protocol.settle.settlement import Batch, Wanted
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
@@ -71,8 +73,8 @@ from mongoq.protocol_threads.base.transaction import run_atomic
 from mongoq.protocol_threads.perform import perform
 from mongoq.protocol_threads.sequence.hold import hold
 from mongoq.protocol_threads.sequence.leave import leave
-from mongoq.protocol_threads.settle.bulk import run_bulk
-from mongoq.protocol_threads.settle.bury import bury
+from mongoq.protocol_threads.settle.send import settle_all
+from mongoq.protocol_threads.settle.settle import bury
 
 # --- runs ----------------------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> 
         items = [context.raw_item(document, now) for document in documents]
     batch = Batch(context.broker.clock)
     wanted: list[Wanted] = [(item, _make_expiry(context, item, batch, claimed=True)) for item in items]
-    for error in (run_bulk(context, wanted)).failed.values():
+    for error in (settle_all(wanted)).failed.values():
         if not isinstance(error, ReservationLost):
             raise error
 

@@ -23,15 +23,15 @@ from mongoq.model.item import Item
 from mongoq.protocol.claim.judge import OnInvalid, check_on_invalid, misfit_reason, raises_invalid
 from mongoq.protocol.claim.pop import M, Popped, _make_pop, _refusal, _ReserveFirst, _restore, _undo, _undo_settled
 from mongoq.protocol.command import Command, Duplicate, Refused, ReplyLost, Unreadable
-from mongoq.protocol.settle.bury import burial_update
-from mongoq.protocol.settle.settle import HISTORY_FIELDS, history_update, unprocess_command
+from mongoq.protocol.settle.settle import HISTORY_FIELDS, burial_update, history_update, unprocess_command
+from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol_threads.base.retry import retry_once
 from mongoq.protocol_threads.claim.judge import bury_popped_unreadable, decode_items
 from mongoq.protocol_threads.claim.reserve import claim_first, claim_one
 from mongoq.protocol_threads.perform import perform
-from mongoq.protocol_threads.settle.one import settle_item
+from mongoq.protocol_threads.settle.send import settle_item
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Item[M] | None:
@@ -150,8 +150,9 @@ def _bury_popped(context: QueueContext[Any], popped: Popped, reason: str, error:
 
     If an item was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    (before, item, token), now = popped, context.broker.clock.now()
-    burial, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
+    before, item, token = popped
+    batch = Batch(context.broker.clock)
+    burial, marks = burial_update(context, item, batch, reason=reason, error=error, attempts=item.attempts)
     fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
     letter = {**fields, **burial["$set"], **marks.in_document(before)}
     try:

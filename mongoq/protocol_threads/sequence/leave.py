@@ -13,14 +13,13 @@ by a claim.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from mongoq.model.indexes import SEQUENCE_ORDER
-from mongoq.model.item import Document, Item, has_place
+from mongoq.model.item import Document
 from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.command import Command
@@ -119,23 +118,6 @@ def leave(
     if closed:
         statements.append(("DeleteMany", {"filter": {"_id": {"$in": closed}}}))
     send_statements(broker, statements)
-    return promoted
-
-
-def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> list[Promoted]:
-    """Take the places of items that have left their queues by other statements, and let the next ones follow.
-
-    Called in the transaction of these statements; items without a place are left out.
-    """
-    queues: dict[str, list[Item[Any]]] = {}
-    for item in items:
-        if has_place(item):
-            queues.setdefault(item.queue, []).append(item)
-    promoted: list[Promoted] = []
-    for queue, placed in queues.items():
-        left = {"_id": {"$in": [item.id for item in placed]}}
-        perform(Command[Any]("update_many", {"filter": left, "update": {"$unset": {"place": ""}}}))
-        promoted += leave(broker, queue, Counter(str(item.sequence) for item in placed))
     return promoted
 
 

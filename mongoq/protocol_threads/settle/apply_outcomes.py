@@ -1,8 +1,9 @@
 # Generated from mongoq/protocol/settle/apply_outcomes.py by scripts/unasync.py. Do not edit.
 """Apply the outcomes of handlers: maps each outcome to what is sent. Filters have their own map (``claim.filtering``).
 
-At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. At
-most once, an item leaves its queue before it is run, and its outputs are pushed afterwards.
+At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. The
+outputs of a fork are written in the transaction that settles it. At most once, an item leaves its queue before it is
+run, and its outputs are pushed afterwards.
 """
 
 from __future__ import annotations
@@ -10,38 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mongoq.errors import MongoqError, OutcomeInvalid
+from mongoq.errors import MongoqError
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import (
     Dead,
-    Done,
-    Drop,
     Failed,
-    Fork,
-    Later,
-    Move,
     Release,
-    ResolvedOutcome,
     SettledElsewhere,
-    make_unknown_error,
 )
 from mongoq.protocol.sequence.enter import record_new
-from mongoq.protocol.settle.apply_outcomes import (
-    OUTPUT_ID_REMEMBER,
-    ItemOutcome,
-    _make_dead_letter,
-    _make_outputs,
-    _make_settlement,
-)
-from mongoq.protocol.settle.bury import ONLY_RUN_REASON
+from mongoq.protocol.settle.apply_outcomes import OUTPUT_ID_REMEMBER, ItemOutcome, _make_outputs, _make_settlement
 from mongoq.protocol.settle.move import Moves, Resolve
-from mongoq.protocol.settle.settle import make_commit
+from mongoq.protocol.settle.settle import (
+    make_commit,
+)
 from mongoq.protocol.settle.settlement import Batch, Wanted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
 from mongoq.protocol_threads.push.insert import insert_item
-from mongoq.protocol_threads.settle.bulk import run_bulk
-from mongoq.protocol_threads.settle.fork import fork_items
+from mongoq.protocol_threads.settle.send import settle_all
 
 # --- at least once -------------------------------------------------------------------------------
 
@@ -70,23 +58,18 @@ def apply_outcomes_of_queues(
     parts = list(parts)
     for context, _ in parts:  # before anything is sent: an error would hide what became of the items
         ensure_ready(context)
+    wanted: list[Wanted] = []
     for context, outcomes in parts:
         batch, moves = Batch(context.broker.clock), Moves(context, resolve)
-        settlements: list[Wanted] = []
-        forks: list[tuple[Item[Any], Fork]] = []
         for item, outcome in outcomes:
             try:
-                match outcome:
-                    case Fork():
-                        forks.append((item, outcome))
-                    case SettledElsewhere():
-                        elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
-                    case _:
-                        settlements.append((item, _make_settlement(context, item, outcome, batch, moves)))
+                if isinstance(outcome, SettledElsewhere):
+                    elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
+                else:
+                    wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
             except MongoqError as error:
                 failed[id_key(item.id)] = error
-        failed |= (run_bulk(context, settlements)).failed
-        failed |= fork_items(context, forks, batch, moves)
+    failed |= (settle_all(wanted)).failed
     for settle_entries, entries in elsewhere.items():
         failed |= settle_entries(entries)
     return failed
@@ -102,8 +85,7 @@ def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any]]) ->
     """
     ensure_ready(context)
     batch = Batch(context.broker.clock)
-    tally = run_bulk(context, [(item, make_commit(context, item, batch)) for item in items])
-    return tally.failed
+    return (settle_all([(item, make_commit(context, item, batch)) for item in items])).failed
 
 
 def apply_outcomes_at_most_once(
@@ -120,36 +102,13 @@ def apply_outcomes_at_most_once(
     moves = Moves(context, resolve)
     for item, outcome in outcomes:
         try:
-            _push_by_outcome(context, item, outcome, moves)
+            envelopes = _make_outputs(context, item, outcome, moves)  # all are checked before the first one is pushed
+            for envelope in envelopes:
+                envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
+                insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
+                record_new(context.broker, envelope)
+            if isinstance(outcome, Failed | Dead) and envelopes:
+                context.count("dead")
         except Exception as error:
             failed[id_key(item.id)] = error
     return failed
-
-
-def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves) -> None:
-    """Push what comes of an item that has left its queue; all outputs are checked before the first one is pushed."""
-    match outcome:
-        case Done() | Drop() | Release():
-            return
-        case Move():
-            outputs = _make_outputs(context, item, [outcome], moves)
-        case Fork():
-            outputs = _make_outputs(context, item, outcome.moves, moves)
-        case Later():
-            # The item has left its queue: a copy of it waits there instead, under an id of its own.
-            again = Move(context.name, delay=outcome.delay, when=outcome.when)
-            outputs = _make_outputs(context, item, [again], moves)
-        case Failed():
-            outputs = _make_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
-        case Dead():
-            outputs = _make_dead_letter(context, item, reason=outcome.reason, error=None)
-        case SettledElsewhere():
-            raise OutcomeInvalid("an item that has left its queue cannot be settled elsewhere")
-        case _:
-            raise make_unknown_error(outcome)
-    for envelope in outputs:
-        envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
-        insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
-        record_new(context.broker, envelope)
-    if isinstance(outcome, Failed | Dead) and outputs:
-        context.count("dead")

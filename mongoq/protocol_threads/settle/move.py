@@ -8,18 +8,17 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import read_list
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
-from mongoq.protocol.command import Duplicate, with_place
-from mongoq.protocol.settle.bulk import check_items
-from mongoq.protocol.settle.move import CheckedMove, Destination, Moves, Resolve, _split_pairs, check_move, make_move
+from mongoq.protocol.command import with_place
+from mongoq.protocol.settle.move import Destination, Moves, Resolve, check_move, make_move
 from mongoq.protocol.settle.move import destination as destination
+from mongoq.protocol.settle.send import check_items
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.base.queue_settings import ensure_ready
-from mongoq.protocol_threads.push.insert import raise_duplicate
-from mongoq.protocol_threads.settle.bulk import settle_bulk
-from mongoq.protocol_threads.settle.one import settle_item
+from mongoq.protocol_threads.settle.send import settle, settle_item
 
 
 def move(
@@ -32,27 +31,23 @@ def move(
     session: Any = None,
 ) -> None:
     """Move an item to another queue with a fresh budget of attempts, in one update; with a key, by its own command."""
-    send_move(context, item, check_move(context, to, options, key=key), joined=session is not None)
-
-
-def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove, *, joined: bool = False) -> None:
-    """Send a move that was checked."""
-    handover, _ = checked
-    is_shared = "key" not in handover.changes and handover.sequence is None
-    try:
-        settle_item(context, item, partial(make_move, checked=checked), joined=joined, shared=is_shared)
-    except Duplicate as duplicate:
-        if "key" not in handover.changes:
-            raise
-        raise_duplicate(context.broker, handover.queue, handover.changes["key"], duplicate.cause)
+    checked = check_move(context, to, options, key=key)
+    is_shared = key is None and checked.sequence is None
+    make = partial(make_move, checked=checked)
+    settle_item(context, item, make, joined=session is not None, shared=is_shared)
 
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> None:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
-    items, outcomes = _split_pairs(moves)
-    items = check_items(context, items, "moves")
+    pairs = read_list(moves, "moves")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    items = check_items(context, [item for item, _ in pairs], "moves")
     known, checked = Moves(context, resolve), []
-    for place, outcome in enumerate(outcomes):
+    for place, (_, outcome) in enumerate(pairs):
         try:
             checked.append(known.check(outcome))
         except ArgumentInvalid as error:
@@ -61,5 +56,5 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
         return
     ensure_ready(context)
     batch = Batch(context.broker.clock)
-    pairs = zip(items, checked, strict=True)
-    settle_bulk(context, [(item, make_move(context, item, batch, each)) for item, each in pairs])
+    made = [(item, make_move(context, item, batch, each)) for item, each in zip(items, checked, strict=True)]
+    settle(context, made)

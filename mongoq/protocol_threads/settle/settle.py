@@ -11,33 +11,18 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mongoq.model.arguments import Duration, duration
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, text
 from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item
 from mongoq.model.settings import KEEP
-from mongoq.protocol.settle.bulk import check_items
-from mongoq.protocol.settle.one import MakeSettlement
-from mongoq.protocol.settle.settle import M, _make_delayed, make_commit, make_extension, make_release, make_rollback
-from mongoq.protocol.settle.settlement import Batch, Settlement, check_patch
+from mongoq.protocol.settle.settle import M, _extension_maker, _release_maker, make_burial, make_commit, make_rollback
+from mongoq.protocol.settle.settle import dead_context as dead_context
+from mongoq.protocol.settle.settlement import (
+    check_patch,
+)
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol_threads.base.queue_settings import ensure_ready
-from mongoq.protocol_threads.settle.bulk import settle_bulk
-from mongoq.protocol_threads.settle.one import settle_item
-
-
-def _settle_many(
-    context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement
-) -> list[tuple[Item[Any], Settlement]]:
-    """Settle items, each by ``make``; each settlement is made before anything is sent."""
-    checked = check_items(context, items)
-    if checked:
-        ensure_ready(context)
-    batch = Batch(context.broker.clock)
-    wanted = [(item, make(context, item, batch)) for item in checked]
-    settle_bulk(context, wanted)
-    return wanted
-
+from mongoq.protocol_threads.settle.send import settle_item, settle_items
 
 # --- done ----------------------------------------------------------------------------------------
 
@@ -57,7 +42,7 @@ def commit(
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> None:
     """Settle items as done."""
-    _settle_many(context, items, make_commit)
+    settle_items(context, items, make_commit)
 
 
 # --- handed back ---------------------------------------------------------------------------------
@@ -73,20 +58,17 @@ def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, del
     """Hand items back after a failure; items without retries left are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-    _settle_many(context, items, partial(make_rollback, length=length, error=error))
+    settle_items(context, items, partial(make_rollback, length=length, error=error))
 
 
 def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> None:
     """Hand an item back unused: to its place, or put off by a delay."""
-    settle_item(
-        context, item, make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
-    )
+    settle_item(context, item, _release_maker(delay))
 
 
 def release_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration | None = None) -> None:
     """Hand items back unused: to their places, or put off by a delay."""
-    make = make_release if delay is None else partial(_make_delayed, length=duration(delay, "delay"))
-    _settle_many(context, items, make)
+    settle_items(context, items, _release_maker(delay))
 
 
 # --- kept longer ---------------------------------------------------------------------------------
@@ -94,13 +76,23 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, dela
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> datetime:
     """Extend the lease to ``lease`` from now, and return its new end."""
-    length = None if lease is None else duration(lease, "lease", zero=False)
-    until: datetime = settle_item(context, item, partial(make_extension, lease=length), shared=True)
+    until: datetime = settle_item(context, item, _extension_maker(lease), shared=True)
     return until
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> list[Item[M]]:
     """Extend the leases to ``lease`` from now, and return the items with their new ends."""
-    length = None if lease is None else duration(lease, "lease", zero=False)
-    wanted = _settle_many(context, items, partial(make_extension, lease=length))
+    wanted = settle_items(context, items, _extension_maker(lease))
     return [item.held_until(settlement.answer) for item, settlement in wanted]
+
+
+# --- buried --------------------------------------------------------------------------------------
+
+
+def bury(
+    context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any, attempts: int | None = None
+) -> None:
+    """Move an item to the dead queue; its origin records the reason."""
+    if reason is not None:
+        text(reason, "reason", REASON_BYTES)
+    settle_item(context, item, partial(make_burial, reason=reason, error=error, attempts=attempts))

@@ -28,7 +28,7 @@ from mongoq.protocol.settle.by_token import cut_ids
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol_threads.coordination import streams
 from mongoq.protocol_threads.coordination.document_lease import extend_lease, give_back
-from mongoq.protocol_threads.settle.by_token import extend_and_list_held, extend_held
+from mongoq.protocol_threads.settle.by_token import extend_held
 from mongoq.protocol_threads.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, flush_observer, scan_at
 from mongoq.spark.read.views import QueueSelection, refuse_unknown
@@ -171,7 +171,7 @@ class QueueRun:
         lease = self._lease()
         if token == claim.token and time.monotonic() - at < lease.total_seconds() / 4:
             return claim.ids  # claimed a moment ago: the leases are new
-        held_ids = self._broker._run(extend_and_list_held, claim.token, claim.ids, lease)
+        held_ids = self._broker._run(extend_held, claim.token, claim.ids, lease)
         self._affirmed = claim.token, time.monotonic()
         if lost_number := len(claim.ids) - len(held_ids):
             sentence = "%d of %d items of batch %d of consumer %r are left out: they were settled, moved or taken since"

@@ -21,7 +21,7 @@ from mongoq.model.settings import KEEP
 from mongoq.protocol.push.draft import Draft, Push
 from mongoq.protocol.push.insert import Keyed
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken
-from mongoq.protocol.settle.move import Destination, Handover, check_move
+from mongoq.protocol.settle.move import CheckedMove, Destination, check_move
 from mongoq.protocol_threads.history.replay import find_originals
 from mongoq.protocol_threads.push.push import push_each
 from mongoq.protocol_threads.settle.by_token import settle_held
@@ -178,7 +178,7 @@ class RowSettler:
             BatchIncomplete: some items could not be settled, for example because the target queue has the key already.
             RowsLost: some items have another holder by now, or were settled before, with ``lost=fail``.
         """
-        moves: dict[RowOrder, Handover] = {}
+        moves: dict[RowOrder, CheckedMove] = {}
         fenced_items = [self._make_fenced(rows, place, *fence, moves) for place, fence in fences.items()]
         if not fenced_items:
             return SettledByToken()
@@ -195,7 +195,9 @@ class RowSettler:
             raise BatchIncomplete(", ".join(sorted(result.queues)), settled_ids, result.failed) from first
         return result
 
-    def _make_fenced(self, rows: Rows, place: int, id: str, token: str, moves: dict[RowOrder, Handover]) -> FencedItem:
+    def _make_fenced(
+        self, rows: Rows, place: int, id: str, token: str, moves: dict[RowOrder, CheckedMove]
+    ) -> FencedItem:
         item, fence = _object_id(place, ID, id), _object_id(place, TOKEN, token)
         # The first row would settle the item, and the second would count as lost.
         if item.binary in self._seen:
@@ -207,9 +209,10 @@ class RowSettler:
             return FencedItem(item, fence)
         if order not in moves:
             moves[order] = self._check_move(order, order.to)
-        return FencedItem(item, fence, moves[order], None if rows.wrapped is None else rows.wrapped[place])
+        payload = None if rows.wrapped is None else rows.wrapped[place]
+        return FencedItem(item, fence, moves[order]._replace(payload=payload))
 
-    def _check_move(self, order: RowOrder, to: str) -> Handover:
+    def _check_move(self, order: RowOrder, to: str) -> CheckedMove:
         """Return the move of an order: priority and headers stay unless ``carry`` names them."""
         context, carry = self._broker.queue(to)._context, self._options.carry
         has_headers = "headers" in carry and order.headers is not None
@@ -222,8 +225,7 @@ class RowSettler:
             sequence=order.sequence,
             expires=order.expires,
         )
-        handover, _ = check_move(context, Destination(to, context.codec), move, key=order.key)
-        return handover
+        return check_move(context, Destination(to, context.codec), move, key=order.key)
 
 
 def _find_ids(batch: pa.RecordBatch) -> list[ObjectId | None]:

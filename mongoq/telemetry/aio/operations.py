@@ -21,7 +21,7 @@ from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.sources import Yielded
 from mongoq.protocol.push import push
 from mongoq.protocol.push.draft import Draft, Push, check_headers
-from mongoq.protocol.settle import bury, by_token, move, settle
+from mongoq.protocol.settle import by_token, move, settle
 from mongoq.protocol.settle.apply_outcomes import (
     apply_outcomes,
     apply_outcomes_at_most_once,
@@ -43,7 +43,7 @@ def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
         settle.rollback: conventions.ROLLBACK,
         move.move: conventions.MOVE,
         settle.release: conventions.RELEASE,
-        bury.bury: conventions.BURY,
+        settle.bury: conventions.BURY,
     }
     settled_together: dict[Work, Operation] = {
         settle.commit_many: conventions.COMMIT,

@@ -25,7 +25,7 @@ from mongoq.protocol_threads.claim import pop, reserve
 from mongoq.protocol_threads.claim.worker_claims import claim_batch, claim_lapsed, take_over
 from mongoq.protocol_threads.coordination import sources, streams
 from mongoq.protocol_threads.push import push
-from mongoq.protocol_threads.settle import bury, by_token, move, settle
+from mongoq.protocol_threads.settle import by_token, move, settle
 from mongoq.protocol_threads.settle.apply_outcomes import (
     apply_outcomes,
     apply_outcomes_at_most_once,
@@ -45,7 +45,7 @@ def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
         settle.rollback: conventions.ROLLBACK,
         move.move: conventions.MOVE,
         settle.release: conventions.RELEASE,
-        bury.bury: conventions.BURY,
+        settle.bury: conventions.BURY,
     }
     settled_together: dict[Work, Operation] = {
         settle.commit_many: conventions.COMMIT,
