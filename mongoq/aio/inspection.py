@@ -22,7 +22,7 @@ from mongoq.protocol.history import mistaken
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings
 from mongoq.protocol.sequence import hold
-from mongoq.protocol.settle.bury import graveyard
+from mongoq.protocol.settle.settle import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history.query import BoundedCount
 from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings
-from mongoq.protocol.settle.bury import graveyard
+from mongoq.protocol.settle.settle import graveyard
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol_threads import insight
 from mongoq.protocol_threads.base import bootstrap
