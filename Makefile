@@ -95,7 +95,7 @@ format: $(DEV) ## Format the code and fix what can be fixed
 	@$(BIN)/python -m ruff format
 	@$(BIN)/python -m ruff format --isolated --line-length 76 README.md docs
 
-unasync: $(DEV) ## Generate mongoq/sync, mongoq/protocol_threads and other code for threads
+unasync: $(DEV) ## Generate mongoq/sync, mongoq/core_threads and other code for threads
 	@$(BIN)/python scripts/unasync.py
 
 clean: ## Remove what was built, and caches; .venv stays

@@ -17,7 +17,7 @@ from bench.bare import HISTORY
 from bench.benchmark import Benchmark
 from bench.place import Address, Place, place
 from mongoq import Broker, Item, Queue
-from mongoq.protocol.state.claim_hints import ClaimHints
+from mongoq.core.state.claim_hints import ClaimHints
 
 __all__ = ["BENCHMARK"]
 

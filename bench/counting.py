@@ -12,8 +12,8 @@ from bench.measure import Spread, Way, interleave
 from bench.pairs import QUEUES, Pairs, silence
 from bench.place import Place
 from bench.shells import SHELLS, Shell
+from mongoq.data.process import Counters, Event
 from mongoq.drivers.counter_flush import FLUSH_INTERVAL_SECONDS
-from mongoq.model.process import Counters, Event
 
 __all__ = ["TARGET", "measure_counting"]
 

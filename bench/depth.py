@@ -17,7 +17,7 @@ from bench import report, spy
 from bench.measure import WARM_UP, ThreadCaller, Way, interleave
 from bench.place import Place
 from mongoq import Broker, Item, Queue
-from mongoq.model.indexes import CLAIM
+from mongoq.data.indexes import CLAIM
 
 __all__ = ["TARGET", "measure_depth"]
 

@@ -18,7 +18,7 @@ from bench import report
 from bench.benchmark import Benchmark
 from bench.place import Address, place
 from mongoq import Broker, Worker
-from mongoq.model.rate import parse_rate
+from mongoq.data.rate import parse_rate
 
 __all__ = ["BENCHMARK", "share_of_rate", "worst_window"]
 

@@ -12,8 +12,8 @@ from bson import ObjectId
 from pymongo.collection import Collection
 
 from bench.bare import HISTORY, LEASE
-from mongoq.model.envelope import new_envelope
-from mongoq.model.item import Item
+from mongoq.data.envelope import new_envelope
+from mongoq.data.item import Item
 
 __all__ = ["CALLS", "MINUTE_AGO", "OPERATIONS", "PAYLOAD_BYTES", "WORKER", "Operation", "Seed", "State", "payload"]
 

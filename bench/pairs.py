@@ -10,7 +10,7 @@ from bench.measure import Comparison, Way
 from bench.operations import Seed
 from bench.place import Place
 from bench.shells import Shell, bare_collection
-from mongoq.model.process import Counters, Event
+from mongoq.data.process import Counters, Event
 
 __all__ = ["QUEUES", "Pairs", "compare", "line", "queue_name", "silence"]
 

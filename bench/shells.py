@@ -13,7 +13,7 @@ from pymongo.monitoring import CommandListener
 
 from bench.measure import Caller, LoopCaller, ThreadCaller
 from mongoq import AsyncBroker, Broker
-from mongoq.model.encoding.codec import codec_options
+from mongoq.data.encoding.codec import codec_options
 
 __all__ = ["SHELLS", "Shell", "bare_collection"]
 

@@ -12,6 +12,22 @@ from mongoq.aio import (
     AsyncTransaction,
 )
 from mongoq.connection import connect, connect_async
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.history.counters import QueueStats
+from mongoq.core.history.dead_letters import FailureGroup, ReleasedSequence
+from mongoq.core.history.query import BoundedCount
+from mongoq.core.history.read import Counts
+from mongoq.core.history.transfer import ImportResult
+from mongoq.core.insight import QueueInsight, StoredSettings
+from mongoq.data.clock import VirtualClock
+from mongoq.data.copies import SKIP, Replayed
+from mongoq.data.health import Health
+from mongoq.data.item import Failure, Hop, Item, Origin
+from mongoq.data.limits import PermitHolder, QueueLimits
+from mongoq.data.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
+from mongoq.data.policy import Exponential, Fixed, Linear, RetryPolicy
+from mongoq.data.schedule.definition import ScheduleRecord, Tick
+from mongoq.data.settings import QueueSettings
 from mongoq.errors import (
     ArgumentInvalid,
     AuthenticationFailed,
@@ -42,22 +58,6 @@ from mongoq.errors import (
     TransactionsUnavailable,
 )
 from mongoq.idempotency import once, once_async
-from mongoq.model.clock import VirtualClock
-from mongoq.model.copies import SKIP, Replayed
-from mongoq.model.health import Health
-from mongoq.model.item import Failure, Hop, Item, Origin
-from mongoq.model.limits import PermitHolder, QueueLimits
-from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
-from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
-from mongoq.model.schedule.definition import ScheduleRecord, Tick
-from mongoq.model.settings import QueueSettings
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol.history.dead_letters import FailureGroup, ReleasedSequence
-from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.history.read import Counts
-from mongoq.protocol.history.transfer import ImportResult
-from mongoq.protocol.insight import QueueInsight, StoredSettings
 from mongoq.sync import Broker, DeadQueue, Inspection, ItemSelection, Queue, Transaction
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from pymongo.driver_info import DriverInfo
 from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, OperationFailure, PyMongoError
 
 from mongoq.aio import AsyncBroker
+from mongoq.data.arguments import Duration, duration
+from mongoq.data.settings import SettingsFrom, check_source
 from mongoq.drivers.backend import find_primary
 from mongoq.drivers.connection_string import (
     advise_escaping,
@@ -26,8 +28,6 @@ from mongoq.drivers.connection_string import (
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.settings import SettingsFrom, check_source
 from mongoq.sync import Broker
 
 __all__ = ["connect", "connect_async"]

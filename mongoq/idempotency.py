@@ -9,9 +9,9 @@ from pymongo import WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import DuplicateKeyError
 
+from mongoq.data.settings import KEEP
 from mongoq.drivers.sessions import find_session
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.settings import KEEP
 
 __all__ = ["once", "once_async"]
 

@@ -38,9 +38,9 @@ EQUIVALENTS = ROOT / "scripts" / "equivalents.toml"
 CORE = (
     "mongoq/aio/*.py",
     "mongoq/drivers/aio/*.py",
-    "mongoq/model/**/*.py",
+    "mongoq/data/**/*.py",
     "mongoq/pipeline/**/*.py",
-    "mongoq/protocol/**/*.py",
+    "mongoq/core/**/*.py",
     "mongoq/worker/*.py",
     "mongoq/worker/aio/*.py",
 )

@@ -1,6 +1,6 @@
 """Generates the sync shell, mongoq/sync, from mongoq/aio; core, driver and worker of threads likewise.
 
-    python scripts/unasync.py            write mongoq/sync, mongoq/protocol_threads, mongoq/drivers/threads, …
+    python scripts/unasync.py            write mongoq/sync, mongoq/core_threads, mongoq/drivers/threads, …
     python scripts/unasync.py --check    write nothing; exit 1 and name what is stale
 
 Code is translated token by token: `async` and `await` go, names are replaced after the tables
@@ -36,14 +36,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TREES = {
-    "mongoq/protocol": "mongoq/protocol_threads",
+    "mongoq/core": "mongoq/core_threads",
     "mongoq/aio": "mongoq/sync",
     "mongoq/drivers/aio": "mongoq/drivers/threads",
     "mongoq/worker/aio": "mongoq/worker/threads",
     "mongoq/telemetry/aio": "mongoq/telemetry/threads",
 }
 """What is generated, by what it is generated from."""
-SHARED = "mongoq/protocol"
+SHARED = "mongoq/core"
 """The tree whose twin shares with it what does not differ."""
 ASYNC_TYPES = frozenset({"AsyncGenerator", "AsyncIterable", "AsyncIterator", "Awaitable", "Coroutine"})
 

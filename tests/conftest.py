@@ -20,9 +20,9 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
+from mongoq.core.base import queue_settings
+from mongoq.core.state import claim_hints
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol.base import queue_settings
-from mongoq.protocol.state import claim_hints
 from tests.proxy import Proxy
 from tests.servers import drop, empty, make_indexes, spare_the_journal
 

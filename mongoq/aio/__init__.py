@@ -1,4 +1,4 @@
-"""The asyncio API: thin classes that run the operations of ``mongoq.protocol``.
+"""The asyncio API: thin classes that run the operations of ``mongoq.core``.
 
 ``scripts/unasync.py`` generates ``mongoq.sync`` from the asyncio classes.
 """

@@ -7,19 +7,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from mongoq.core.base import transaction
+from mongoq.core.claim import reserve
+from mongoq.core.claim.judge import OnInvalid
+from mongoq.core.settle import settle
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.data.arguments import Duration, duration
+from mongoq.data.encoding.error_text import spoken
+from mongoq.data.item import Item, reservation_key
+from mongoq.data.log_fields import log_fields
+from mongoq.data.process import Local
+from mongoq.data.settings import KEEP
 from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 from mongoq.errors import ArgumentInvalid, ReservationLost
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.encoding.error_text import spoken
-from mongoq.model.item import Item, reservation_key
-from mongoq.model.log_fields import log_fields
-from mongoq.model.process import Local
-from mongoq.model.settings import KEEP
-from mongoq.protocol.base import transaction
-from mongoq.protocol.claim import reserve
-from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.settle import settle
-from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")
 logger = logging.getLogger("mongoq.reserved")

@@ -16,28 +16,28 @@ from mongoq.aio.blocks import AsyncTransaction
 from mongoq.aio.inspection import AsyncInspection
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
 from mongoq.aio.schedules import AsyncSchedules
+from mongoq.core import admin, insight
+from mongoq.core.base import bootstrap, transaction
+from mongoq.core.base import topics as binding
+from mongoq.core.base.bootstrap import find_faults, find_notes
+from mongoq.core.base.retry import TransactionRetries
+from mongoq.core.coordination import heartbeats, streams
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.history import counters, read
+from mongoq.core.history.counters import QueueStats
+from mongoq.core.settle.settle import graveyard
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.data.arguments import Duration, Id, duration
+from mongoq.data.clock import Clock, LocalClock, ServerClock
+from mongoq.data.encoding.codec import Codec, Encoding
+from mongoq.data.health import Health
+from mongoq.data.item import Hop
+from mongoq.data.process import Local
+from mongoq.data.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, Id, duration
-from mongoq.model.clock import Clock, LocalClock, ServerClock
-from mongoq.model.encoding.codec import Codec, Encoding
-from mongoq.model.health import Health
-from mongoq.model.item import Hop
-from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
-from mongoq.protocol import admin, insight
-from mongoq.protocol.base import bootstrap, transaction
-from mongoq.protocol.base import topics as binding
-from mongoq.protocol.base.bootstrap import find_faults, find_notes
-from mongoq.protocol.base.retry import TransactionRetries
-from mongoq.protocol.coordination import heartbeats, streams
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history import counters, read
-from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol.settle.settle import graveyard
-from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

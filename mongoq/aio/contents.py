@@ -7,13 +7,25 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
-from mongoq.model.arguments import Duration, Id, count
-from mongoq.model.copies import Replayed
-from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.item import Document, Item
-from mongoq.model.limits import QueueLimits
-from mongoq.model.settings import (
+from mongoq.core import admin
+from mongoq.core.base import queue_settings
+from mongoq.core.coordination.limits import read_limits
+from mongoq.core.history import dead_letters, query, read, replay
+from mongoq.core.history.dead_letters import FailureGroup, ReleasedSequence
+from mongoq.core.history.mistaken import log_no_history
+from mongoq.core.history.query import PAGE, BoundedCount, Query, Search, history_page, make_query
+from mongoq.core.history.read import Counts, Selection, blocked_by
+from mongoq.core.history.transfer import ImportResult, check_history, check_import, exported_fields, import_items
+from mongoq.core.push.draft import DEFAULT_REMEMBER
+from mongoq.core.sequence.hold import repair_sequences
+from mongoq.core.state.context import QueueContext, context_of
+from mongoq.core.wait.wait import find_next_due
+from mongoq.data.arguments import Duration, Id, count
+from mongoq.data.copies import Replayed
+from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.item import Document, Item
+from mongoq.data.limits import QueueLimits
+from mongoq.data.settings import (
     DEFAULT,
     Default,
     OnDead,
@@ -24,19 +36,7 @@ from mongoq.model.settings import (
     check_options,
     resolve_settings,
 )
-from mongoq.protocol import admin
-from mongoq.protocol.base import queue_settings
-from mongoq.protocol.coordination.limits import read_limits
-from mongoq.protocol.history import dead_letters, query, read, replay
-from mongoq.protocol.history.dead_letters import FailureGroup, ReleasedSequence
-from mongoq.protocol.history.mistaken import log_no_history
-from mongoq.protocol.history.query import PAGE, BoundedCount, Query, Search, history_page, make_query
-from mongoq.protocol.history.read import Counts, Selection, blocked_by
-from mongoq.protocol.history.transfer import ImportResult, check_history, check_import, exported_fields, import_items
-from mongoq.protocol.push.draft import DEFAULT_REMEMBER
-from mongoq.protocol.sequence.hold import repair_sequences
-from mongoq.protocol.state.context import QueueContext, context_of
-from mongoq.protocol.wait.wait import find_next_due
+from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 
 if TYPE_CHECKING:
     from mongoq.aio.queue import AsyncQueue

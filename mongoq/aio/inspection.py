@@ -9,21 +9,21 @@ from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from mongoq.aio.queue import AsyncDeadQueue
+from mongoq.core import insight
+from mongoq.core.base import bootstrap
+from mongoq.core.coordination import heartbeats, schedules
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.history import mistaken
+from mongoq.core.history.query import BoundedCount
+from mongoq.core.insight import BUDGET, QueueInsight, StoredSettings
+from mongoq.core.sequence import hold
+from mongoq.core.settle.settle import graveyard
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.data.arguments import Id, object_id, queue_name
+from mongoq.data.item import Document, Item, id_key
+from mongoq.data.schedule.definition import ScheduleRecord
+from mongoq.data.settings import queue_options
 from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
-from mongoq.model.arguments import Id, object_id, queue_name
-from mongoq.model.item import Document, Item, id_key
-from mongoq.model.schedule.definition import ScheduleRecord
-from mongoq.model.settings import queue_options
-from mongoq.protocol import insight
-from mongoq.protocol.base import bootstrap
-from mongoq.protocol.coordination import heartbeats, schedules
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history import mistaken
-from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings
-from mongoq.protocol.sequence import hold
-from mongoq.protocol.settle.settle import graveyard
-from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 T = TypeVar("T")
 P = ParamSpec("P")

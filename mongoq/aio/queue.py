@@ -12,26 +12,26 @@ from bson import ObjectId
 
 from mongoq.aio.blocks import AsyncReserved
 from mongoq.aio.contents import AsyncContents, AsyncItemSelection
+from mongoq.core import admin
+from mongoq.core.base.transaction import run_within
+from mongoq.core.claim import pop, reserve
+from mongoq.core.claim.judge import OnInvalid
+from mongoq.core.history.dead_letters import revive, selection
+from mongoq.core.history.read import Selection
+from mongoq.core.push import draft, push
+from mongoq.core.push.insert import KEYED, OnDuplicate, check_key
+from mongoq.core.settle import move, settle
+from mongoq.core.state.context import context_of
+from mongoq.data.arguments import Duration, Expires, Id
+from mongoq.data.arguments import expires as checked_expires
+from mongoq.data.arguments import priority as checked_priority
+from mongoq.data.copies import Replayed
+from mongoq.data.item import Item
+from mongoq.data.outcomes import Move
+from mongoq.data.process import Local
+from mongoq.data.sequence import check_sequence
+from mongoq.data.settings import KEEP, QueueSettings
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, Expires, Id
-from mongoq.model.arguments import expires as checked_expires
-from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import Replayed
-from mongoq.model.item import Item
-from mongoq.model.outcomes import Move
-from mongoq.model.process import Local
-from mongoq.model.sequence import check_sequence
-from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol import admin
-from mongoq.protocol.base.transaction import run_within
-from mongoq.protocol.claim import pop, reserve
-from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.history.dead_letters import revive, selection
-from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push import draft, push
-from mongoq.protocol.push.insert import KEYED, OnDuplicate, check_key
-from mongoq.protocol.settle import move, settle
-from mongoq.protocol.state.context import context_of
 
 M = TypeVar("M")
 T = TypeVar("T")

@@ -35,10 +35,7 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from mongoq.drivers.sessions import Sessions
-from mongoq.errors import ArgumentInvalid
-from mongoq.model.encoding.codec import Options, codec_options
-from mongoq.protocol.command import (
+from mongoq.core.command import (
     Blocked,
     Command,
     Duplicate,
@@ -49,6 +46,9 @@ from mongoq.protocol.command import (
     Target,
     Unreadable,
 )
+from mongoq.data.encoding.codec import Options, codec_options
+from mongoq.drivers.sessions import Sessions
+from mongoq.errors import ArgumentInvalid
 
 
 class ResetInChild(Protocol):

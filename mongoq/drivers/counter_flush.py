@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from mongoq.data.process import Counters
 from mongoq.drivers import backend
-from mongoq.model.process import Counters
 
 logger = logging.getLogger("mongoq.drive")
 

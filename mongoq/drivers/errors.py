@@ -16,10 +16,10 @@ from pymongo.errors import (
     OperationFailure,
 )
 
+from mongoq.core.base.bootstrap import UNAUTHORIZED_CODE
+from mongoq.core.command import ReplyLost
+from mongoq.data.clock import Clock, ServerClock
 from mongoq.drivers.backend import DUPLICATE_CODE, Backend, classify_error, decode_details, find_primary, is_outage
-from mongoq.model.clock import Clock, ServerClock
-from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
-from mongoq.protocol.command import ReplyLost
 
 __all__ = [
     "LOGIN_REFUSED_CODES",

@@ -9,8 +9,8 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mongoq.core.command import MAX_SHARED, Shared, copies
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.command import MAX_SHARED, Shared, copies
 
 if TYPE_CHECKING:
     from mongoq.drivers.performer_aio import AioPerformer

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 
 from pymongo.errors import AutoReconnect
 
+from mongoq.core.command import MAX_SHARED, ReplyLost, Shared, copies
 from mongoq.drivers import backend
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.command import MAX_SHARED, ReplyLost, Shared, copies
 
 if TYPE_CHECKING:
     from mongoq.drivers.performer_threads import ThreadPerformer

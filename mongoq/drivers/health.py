@@ -9,10 +9,10 @@ from typing import Any
 
 from pymongo.errors import PyMongoError
 
+from mongoq.data.health import Health
 from mongoq.drivers.backend import is_outage
 from mongoq.drivers.errors import describe_refused_user, is_refused_user
 from mongoq.errors import BrokerClosed, MongoqError
-from mongoq.model.health import Health
 
 logger = logging.getLogger("mongoq.health")
 

@@ -9,6 +9,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mongoq.core.command import Command, ReplyLost, Shared, UndoLog, WakeEvent
 from mongoq.drivers import sleep
 from mongoq.drivers.backend import classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
@@ -16,7 +17,6 @@ from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.sessions import ENDED
 from mongoq.errors import ArgumentInvalid, BrokerClosed
-from mongoq.protocol.command import Command, ReplyLost, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.aio.driver import AioSender

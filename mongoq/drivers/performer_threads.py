@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from mongoq.core.command import Command, Shared, UndoLog, WakeEvent
 from mongoq.drivers import sleep
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.signals import DeferredSignals
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.command import Command, Shared, UndoLog, WakeEvent
 
 if TYPE_CHECKING:
     from mongoq.drivers.threads.driver import ThreadSender

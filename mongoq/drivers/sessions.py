@@ -10,10 +10,10 @@ from typing import Any
 from pymongo import ReadPreference, WriteConcern
 from pymongo.read_concern import ReadConcern
 
+from mongoq.core.base.transaction import Tentative
+from mongoq.data.settings import KEEP
 from mongoq.drivers import backend
 from mongoq.errors import VIRTUAL, ArgumentInvalid, TransactionsUnavailable
-from mongoq.model.settings import KEEP
-from mongoq.protocol.base.transaction import Tentative
 
 STANDALONE = "Standalone"
 ENDED = "the transaction in whose block this task began has ended; await the task in the block, or pass session=None"

@@ -8,9 +8,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from mongoq.core.command import WakeEvent
+from mongoq.core.state.wait_queue import WaiterRegistry
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.state.wait_queue import WaiterRegistry
 
 SIGNAL_CHECK_SECONDS = 1.0
 """Seconds after which the main thread looks whether a signal has come.

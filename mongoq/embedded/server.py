@@ -14,11 +14,11 @@ from typing import Self
 
 from pymongo.errors import PyMongoError
 
+from mongoq.data.process import Local
 from mongoq.embedded.binary import find_mongod
 from mongoq.embedded.node import Node, Options
 from mongoq.embedded.replica import prepare
 from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
-from mongoq.model.process import Local
 
 
 class EmbeddedServer(Local):

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Retry
-from mongoq.model.process import Local
+from mongoq.data.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Retry
+from mongoq.data.process import Local
 
 BUCKET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets; one more bucket has no bound."""

@@ -18,9 +18,9 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
 
+from mongoq.data.encoding.error_text import name_of
+from mongoq.data.health import Health
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.encoding.error_text import name_of
-from mongoq.model.health import Health
 
 logger = logging.getLogger("mongoq.health")
 

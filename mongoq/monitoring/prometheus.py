@@ -17,14 +17,14 @@ from weakref import WeakSet
 from anyio import to_thread
 
 from mongoq.aio import AsyncBroker
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.insight import BUDGET, QueueInsight
+from mongoq.data.arguments import DEAD_SUFFIX, Duration, count, duration
+from mongoq.data.encoding.error_text import name_of
+from mongoq.data.process import EVENTS
 from mongoq.errors import ArgumentInvalid, MongoqError
-from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration
-from mongoq.model.encoding.error_text import name_of
-from mongoq.model.process import EVENTS
 from mongoq.monitoring.durations import BUCKET_SECONDS, RunDurations
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.insight import BUDGET, QueueInsight
 from mongoq.sync import Broker
 from mongoq.worker.aio.worker import AsyncWorker
 from mongoq.worker.threads.worker import Worker

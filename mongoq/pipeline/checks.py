@@ -17,13 +17,14 @@ from unicodedata import category
 
 from pydantic import BaseModel
 
+from mongoq.core.push.draft import check_due, check_headers
+from mongoq.data.arguments import choice, count, duration, expires, priority, queue_name
+from mongoq.data.encoding.codec import Codec, Encoding, codec_options
+from mongoq.data.operators import where_filter
+from mongoq.data.outcomes import Drop, Move, Outcome
+from mongoq.data.settings import KEEP, Default, check_options
+from mongoq.data.stream_claim import MAX_STREAM_CLAIM_ITEMS
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
-from mongoq.model.arguments import choice, count, duration, expires, priority, queue_name
-from mongoq.model.encoding.codec import Codec, Encoding, codec_options
-from mongoq.model.operators import where_filter
-from mongoq.model.outcomes import Drop, Move, Outcome
-from mongoq.model.settings import KEEP, Default, check_options
-from mongoq.model.stream_claim import MAX_STREAM_CLAIM_ITEMS
 from mongoq.pipeline.frames.handler import FORMATS, frames_of
 from mongoq.pipeline.graph.graph import (
     DEFAULT_BATCH,
@@ -51,7 +52,6 @@ from mongoq.pipeline.graph.handlers import (
     why_never,
 )
 from mongoq.pipeline.run.consumers import join_takes_job
-from mongoq.protocol.push.draft import check_due, check_headers
 from mongoq.worker.consumer import LogErrors, any_handler, consumer
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.sources import source_plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from mongoq.model.arguments import Duration
-from mongoq.model.outcomes import Drop, Move
-from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default, only_given
+from mongoq.data.arguments import Duration
+from mongoq.data.outcomes import Drop, Move
+from mongoq.data.policy import RetryPolicy
+from mongoq.data.settings import DEFAULT, Default, only_given
 from mongoq.pipeline.graph.graph import (
     DEFAULT_FRAME_BATCH,
     DEFAULT_FRAME_ITEMS,

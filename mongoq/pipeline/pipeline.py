@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.aio import AsyncBroker
 from mongoq.connection import COLLECTION
+from mongoq.data.arguments import Duration, duration
 from mongoq.errors import ArgumentInvalid, GraphInvalid
-from mongoq.model.arguments import Duration, duration
 from mongoq.pipeline.checks import faults
 from mongoq.pipeline.declare import Declarations, H, Names
 from mongoq.pipeline.graph.comparison import Difference, differences

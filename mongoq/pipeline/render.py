@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mongoq.model.outcomes import Drop, Move, Outcome
-from mongoq.model.settings import KEEP
+from mongoq.data.outcomes import Drop, Move, Outcome
+from mongoq.data.settings import KEEP
 from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
 

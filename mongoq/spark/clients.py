@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from mongoq.connection import connect
+from mongoq.data.encoding.error_text import spoken
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.encoding.error_text import spoken
 from mongoq.spark.raw_options import SETUP, Location
 from mongoq.spark.scan import Scan
 from mongoq.sync import Broker

@@ -15,7 +15,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.model.encoding.codec import codec_options
+from mongoq.data.encoding.codec import codec_options
 
 Document = dict[str, Any]
 Options = CodecOptions[Any]

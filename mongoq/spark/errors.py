@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mongoq.data.encoding.error_text import escape_controls
 from mongoq.errors import MongoqError, name_ids
-from mongoq.model.encoding.error_text import escape_controls
 
 CALLING = "An error occurred while calling "
 """Beginning of Py4J's error text; the error itself comes on a later line."""

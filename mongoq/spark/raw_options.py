@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from mongoq.data.arguments import duration
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import duration
 
 T = TypeVar("T")
 

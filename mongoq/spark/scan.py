@@ -21,6 +21,7 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
 
+from mongoq.data.encoding.codec import codec_options
 from mongoq.drivers.connection_string import (
     advise_escaping,
     explain_refusal,
@@ -32,7 +33,6 @@ from mongoq.drivers.connection_string import (
 )
 from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
-from mongoq.model.encoding.codec import codec_options
 from mongoq.spark.documents import Document, decode, split_reply
 from mongoq.sync import Broker
 

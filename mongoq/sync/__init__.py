@@ -1,5 +1,5 @@
 # Generated from mongoq/aio/__init__.py by scripts/unasync.py. Do not edit.
-"""The sync API: thin classes that run the operations of ``mongoq.protocol``.
+"""The sync API: thin classes that run the operations of ``mongoq.core``.
 
 ``scripts/unasync.py`` generates ``mongoq.sync`` from the asyncio classes.
 """

@@ -8,19 +8,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from mongoq.core.claim.judge import OnInvalid
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads.base import transaction
+from mongoq.core_threads.claim import reserve
+from mongoq.core_threads.settle import settle
+from mongoq.data.arguments import Duration, duration
+from mongoq.data.encoding.error_text import spoken
+from mongoq.data.item import Item, reservation_key
+from mongoq.data.log_fields import log_fields
+from mongoq.data.process import Local
+from mongoq.data.settings import KEEP
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, ReservationLost
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.encoding.error_text import spoken
-from mongoq.model.item import Item, reservation_key
-from mongoq.model.log_fields import log_fields
-from mongoq.model.process import Local
-from mongoq.model.settings import KEEP
-from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol_threads.base import transaction
-from mongoq.protocol_threads.claim import reserve
-from mongoq.protocol_threads.settle import settle
 
 M = TypeVar("M")
 logger = logging.getLogger("mongoq.reserved")

@@ -11,29 +11,29 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from mongoq.core.base.bootstrap import find_notes
+from mongoq.core.base.retry import TransactionRetries
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.history.counters import QueueStats
+from mongoq.core.settle.settle import graveyard
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads import admin, insight
+from mongoq.core_threads.base import bootstrap, transaction
+from mongoq.core_threads.base import topics as binding
+from mongoq.core_threads.base.bootstrap import find_faults
+from mongoq.core_threads.coordination import heartbeats, streams
+from mongoq.core_threads.history import counters, read
+from mongoq.data.arguments import Duration, Id, duration
+from mongoq.data.clock import Clock, LocalClock, ServerClock
+from mongoq.data.encoding.codec import Codec, Encoding
+from mongoq.data.health import Health
+from mongoq.data.item import Hop
+from mongoq.data.process import Local
+from mongoq.data.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
 from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, Id, duration
-from mongoq.model.clock import Clock, LocalClock, ServerClock
-from mongoq.model.encoding.codec import Codec, Encoding
-from mongoq.model.health import Health
-from mongoq.model.item import Hop
-from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
-from mongoq.protocol.base.bootstrap import find_notes
-from mongoq.protocol.base.retry import TransactionRetries
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol.settle.settle import graveyard
-from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol_threads import admin, insight
-from mongoq.protocol_threads.base import bootstrap, transaction
-from mongoq.protocol_threads.base import topics as binding
-from mongoq.protocol_threads.base.bootstrap import find_faults
-from mongoq.protocol_threads.coordination import heartbeats, streams
-from mongoq.protocol_threads.history import counters, read
 from mongoq.sync.blocks import Transaction
 from mongoq.sync.inspection import Inspection
 from mongoq.sync.queue import DeadQueue, Queue

@@ -8,13 +8,28 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mongoq.drivers.threads.driver import Runner, ThreadDriver
-from mongoq.model.arguments import Duration, Id, count
-from mongoq.model.copies import Replayed
-from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.item import Document, Item
-from mongoq.model.limits import QueueLimits
-from mongoq.model.settings import (
+from mongoq.core.history.dead_letters import FailureGroup, ReleasedSequence
+from mongoq.core.history.query import PAGE, BoundedCount, Query, make_query
+from mongoq.core.history.read import Counts, Selection
+from mongoq.core.history.transfer import ImportResult, check_history, check_import, exported_fields
+from mongoq.core.push.draft import DEFAULT_REMEMBER
+from mongoq.core.state.context import QueueContext, context_of
+from mongoq.core_threads import admin
+from mongoq.core_threads.base import queue_settings
+from mongoq.core_threads.coordination.limits import read_limits
+from mongoq.core_threads.history import dead_letters, query, read, replay
+from mongoq.core_threads.history.mistaken import log_no_history
+from mongoq.core_threads.history.query import Search, history_page
+from mongoq.core_threads.history.read import blocked_by
+from mongoq.core_threads.history.transfer import import_items
+from mongoq.core_threads.sequence.hold import repair_sequences
+from mongoq.core_threads.wait.wait import find_next_due
+from mongoq.data.arguments import Duration, Id, count
+from mongoq.data.copies import Replayed
+from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.item import Document, Item
+from mongoq.data.limits import QueueLimits
+from mongoq.data.settings import (
     DEFAULT,
     Default,
     OnDead,
@@ -25,22 +40,7 @@ from mongoq.model.settings import (
     check_options,
     resolve_settings,
 )
-from mongoq.protocol.history.dead_letters import FailureGroup, ReleasedSequence
-from mongoq.protocol.history.query import PAGE, BoundedCount, Query, make_query
-from mongoq.protocol.history.read import Counts, Selection
-from mongoq.protocol.history.transfer import ImportResult, check_history, check_import, exported_fields
-from mongoq.protocol.push.draft import DEFAULT_REMEMBER
-from mongoq.protocol.state.context import QueueContext, context_of
-from mongoq.protocol_threads import admin
-from mongoq.protocol_threads.base import queue_settings
-from mongoq.protocol_threads.coordination.limits import read_limits
-from mongoq.protocol_threads.history import dead_letters, query, read, replay
-from mongoq.protocol_threads.history.mistaken import log_no_history
-from mongoq.protocol_threads.history.query import Search, history_page
-from mongoq.protocol_threads.history.read import blocked_by
-from mongoq.protocol_threads.history.transfer import import_items
-from mongoq.protocol_threads.sequence.hold import repair_sequences
-from mongoq.protocol_threads.wait.wait import find_next_due
+from mongoq.drivers.threads.driver import Runner, ThreadDriver
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue

@@ -9,21 +9,21 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.history.query import BoundedCount
+from mongoq.core.insight import BUDGET, QueueInsight, StoredSettings
+from mongoq.core.settle.settle import graveyard
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads import insight
+from mongoq.core_threads.base import bootstrap
+from mongoq.core_threads.coordination import heartbeats, schedules
+from mongoq.core_threads.history import mistaken
+from mongoq.core_threads.sequence import hold
+from mongoq.data.arguments import Id, object_id, queue_name
+from mongoq.data.item import Document, Item, id_key
+from mongoq.data.schedule.definition import ScheduleRecord
+from mongoq.data.settings import queue_options
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
-from mongoq.model.arguments import Id, object_id, queue_name
-from mongoq.model.item import Document, Item, id_key
-from mongoq.model.schedule.definition import ScheduleRecord
-from mongoq.model.settings import queue_options
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings
-from mongoq.protocol.settle.settle import graveyard
-from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol_threads import insight
-from mongoq.protocol_threads.base import bootstrap
-from mongoq.protocol_threads.coordination import heartbeats, schedules
-from mongoq.protocol_threads.history import mistaken
-from mongoq.protocol_threads.sequence import hold
 from mongoq.sync.queue import DeadQueue
 
 T = TypeVar("T")

@@ -11,28 +11,28 @@ from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
+from mongoq.core.claim.judge import OnInvalid
+from mongoq.core.history.dead_letters import selection
+from mongoq.core.history.read import Selection
+from mongoq.core.push import draft
+from mongoq.core.push.insert import KEYED, OnDuplicate, check_key
+from mongoq.core.state.context import context_of
+from mongoq.core_threads import admin
+from mongoq.core_threads.base.transaction import run_within
+from mongoq.core_threads.claim import pop, reserve
+from mongoq.core_threads.history.dead_letters import revive
+from mongoq.core_threads.push import push
+from mongoq.core_threads.settle import move, settle
+from mongoq.data.arguments import Duration, Expires, Id
+from mongoq.data.arguments import expires as checked_expires
+from mongoq.data.arguments import priority as checked_priority
+from mongoq.data.copies import Replayed
+from mongoq.data.item import Item
+from mongoq.data.outcomes import Move
+from mongoq.data.process import Local
+from mongoq.data.sequence import check_sequence
+from mongoq.data.settings import KEEP, QueueSettings
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, Expires, Id
-from mongoq.model.arguments import expires as checked_expires
-from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import Replayed
-from mongoq.model.item import Item
-from mongoq.model.outcomes import Move
-from mongoq.model.process import Local
-from mongoq.model.sequence import check_sequence
-from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol.claim.judge import OnInvalid
-from mongoq.protocol.history.dead_letters import selection
-from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push import draft
-from mongoq.protocol.push.insert import KEYED, OnDuplicate, check_key
-from mongoq.protocol.state.context import context_of
-from mongoq.protocol_threads import admin
-from mongoq.protocol_threads.base.transaction import run_within
-from mongoq.protocol_threads.claim import pop, reserve
-from mongoq.protocol_threads.history.dead_letters import revive
-from mongoq.protocol_threads.push import push
-from mongoq.protocol_threads.settle import move, settle
 from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents, ItemSelection
 

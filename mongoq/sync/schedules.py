@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
+from mongoq.core.state.context import BrokerContext, QueueContext, context_of
+from mongoq.core_threads.coordination import schedules
+from mongoq.data.arguments import Duration
+from mongoq.data.process import dice
+from mongoq.data.schedule.definition import UNSEEN_AFTER, Definition, ScheduleRecord, Tick, define
+from mongoq.data.schedule.timetable import Missed
+from mongoq.data.settings import DEFAULT, Default, queue_options
 from mongoq.drivers.backend import is_outage
 from mongoq.drivers.threads.driver import Runner
 from mongoq.errors import ArgumentInvalid, BrokerClosed
-from mongoq.model.arguments import Duration
-from mongoq.model.process import dice
-from mongoq.model.schedule.definition import UNSEEN_AFTER, Definition, ScheduleRecord, Tick, define
-from mongoq.model.schedule.timetable import Missed
-from mongoq.model.settings import DEFAULT, Default, queue_options
-from mongoq.protocol.state.context import BrokerContext, QueueContext, context_of
-from mongoq.protocol_threads.coordination import schedules
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue

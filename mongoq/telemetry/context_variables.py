@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from contextvars import ContextVar, Token
 from typing import Any
 
+from mongoq.data.arguments import count
+from mongoq.data.envelope import CONTEXT_PREFIX
+from mongoq.data.item import Item
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count
-from mongoq.model.envelope import CONTEXT_PREFIX
-from mongoq.model.item import Item
 
 logger = logging.getLogger("mongoq.telemetry")
 

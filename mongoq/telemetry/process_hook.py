@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.trace import set_span_in_context
 
-from mongoq.model.outcomes import Dead, Outcome, Retry
+from mongoq.data.outcomes import Dead, Outcome, Retry
 from mongoq.telemetry import conventions
 from mongoq.telemetry.context_variables import ContextVariables
 from mongoq.telemetry.propagation import Propagation

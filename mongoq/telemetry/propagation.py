@@ -11,10 +11,10 @@ from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, get_current_span, set_span_in_context
 
+from mongoq.data.encoding.codec import HEADERS_LIMIT, Encoding
+from mongoq.data.envelope import LINKS, TRACEPARENT, trace_links
+from mongoq.data.item import Item
 from mongoq.errors import PayloadTooLarge
-from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
-from mongoq.model.envelope import LINKS, TRACEPARENT, trace_links
-from mongoq.model.item import Item
 from mongoq.telemetry.context_variables import ContextVariables
 
 logger = logging.getLogger("mongoq.telemetry")

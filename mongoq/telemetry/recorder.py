@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 )
 
 import mongoq
-from mongoq.model.encoding.error_text import hide_credentials, print_exception, spoken, text_of, type_name
+from mongoq.data.encoding.error_text import hide_credentials, print_exception, spoken, text_of, type_name
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.propagation import Propagation

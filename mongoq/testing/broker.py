@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mongoq.aio import AsyncBroker
+from mongoq.data.clock import VirtualClock
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.clock import VirtualClock
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.testing.server import VirtualServer, VirtualTime

@@ -13,19 +13,19 @@ from typing import Any, ParamSpec, TypeVar
 from bson import ObjectId
 
 from mongoq.aio import AsyncQueue
+from mongoq.core.command import Command, Shared, UndoLog, WakeEvent, number_matched
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads.perform import perform
+from mongoq.data.arguments import Duration, duration, queue_name
+from mongoq.data.clock import VirtualClock
+from mongoq.data.item import Item
+from mongoq.data.rate import Pace
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
-from mongoq.model.arguments import Duration, duration, queue_name
-from mongoq.model.clock import VirtualClock
-from mongoq.model.item import Item
-from mongoq.model.rate import Pace
-from mongoq.protocol.command import Command, Shared, UndoLog, WakeEvent, number_matched
-from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol_threads.perform import perform
 from mongoq.sync import Queue
 from mongoq.sync.schedules import Schedules
 from mongoq.worker.consumer import Consumer

@@ -12,20 +12,20 @@ from functools import partial
 from threading import Lock
 from typing import Any, Literal, TypeVar
 
+from mongoq.core.coordination.limits import bucket_id
+from mongoq.core.push.draft import due_time
+from mongoq.core_threads.base.queue_settings import ensure_ready
+from mongoq.core_threads.claim.worker_claims import is_kept
+from mongoq.core_threads.coordination.limits import end_put_offs, give_back_slots, take_slots
+from mongoq.core_threads.history import read
+from mongoq.core_threads.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
+from mongoq.data.arguments import duration
+from mongoq.data.encoding.error_text import printable
+from mongoq.data.item import Item, id_key
+from mongoq.data.log_fields import log_fields
+from mongoq.data.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
+from mongoq.data.rate import Pace
 from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
-from mongoq.model.arguments import duration
-from mongoq.model.encoding.error_text import printable
-from mongoq.model.item import Item, id_key
-from mongoq.model.log_fields import log_fields
-from mongoq.model.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
-from mongoq.model.rate import Pace
-from mongoq.protocol.coordination.limits import bucket_id
-from mongoq.protocol.push.draft import due_time
-from mongoq.protocol_threads.base.queue_settings import ensure_ready
-from mongoq.protocol_threads.claim.worker_claims import is_kept
-from mongoq.protocol_threads.coordination.limits import end_put_offs, give_back_slots, take_slots
-from mongoq.protocol_threads.history import read
-from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mongoq.aio import AsyncQueue
+from mongoq.data.arguments import count
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.consumers import machinery
 from mongoq.sync import Queue

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from mongoq.model.encoding.extended_json import read_json
+from mongoq.data.encoding.extended_json import read_json
 from mongoq.web import items, letters, models, queues
 from mongoq.web.services import Services, bind
 from mongoq.web.values import JSON_TYPE

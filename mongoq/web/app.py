@@ -12,8 +12,8 @@ from fastapi import FastAPI
 
 from mongoq import __version__
 from mongoq.aio import AsyncBroker
+from mongoq.data.arguments import count
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.web import api, link

@@ -8,8 +8,8 @@ from typing import Any
 
 from fastapi import Request
 
-from mongoq.model.encoding.extended_json import time_text
-from mongoq.model.log_fields import log_fields
+from mongoq.data.encoding.extended_json import time_text
+from mongoq.data.log_fields import log_fields
 from mongoq.web.guard import grant_of
 
 logger = logging.getLogger("mongoq.audit")

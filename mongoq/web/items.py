@@ -9,10 +9,10 @@ from fastapi import HTTPException, Request, Response
 
 from mongoq import BoundedCount
 from mongoq.aio import AsyncInspection
+from mongoq.data.clock import MILLISECOND
+from mongoq.data.copies import Replayed
+from mongoq.data.encoding.extended_json import time_text
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.clock import MILLISECOND
-from mongoq.model.copies import Replayed
-from mongoq.model.encoding.extended_json import time_text
 from mongoq.web import audit
 from mongoq.web.models import ListedState, Purge, Push, Remove, ReplayHistory
 from mongoq.web.services import COUNT_LIMIT, LISTED, Document, Services, make_changed, respond

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request, Response
 
 from mongoq import BoundedCount, ReleasedSequence
+from mongoq.data.copies import Replayed
+from mongoq.data.encoding.extended_json import time_text
+from mongoq.data.envelope import to_plain
 from mongoq.errors import ArgumentInvalid, QueueUnknown
-from mongoq.model.copies import Replayed
-from mongoq.model.encoding.extended_json import time_text
-from mongoq.model.envelope import to_plain
 from mongoq.web import audit
 from mongoq.web.items import make_replayed
 from mongoq.web.models import ErrorType, LetterChoice, MoveLetters, Reason, ReplayLetters, Stage, read_action

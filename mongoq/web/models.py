@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from mongoq.model.arguments import queue_name
-from mongoq.model.item import State
-from mongoq.model.settings import OnDead, OnExpired
+from mongoq.data.arguments import queue_name
+from mongoq.data.item import State
+from mongoq.data.settings import OnDead, OnExpired
 from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName, Seconds
 
 ListedState = Literal[State, "live"]

@@ -12,9 +12,9 @@ from fastapi import HTTPException, Query, Request, Response
 
 from mongoq import BoundedCount
 from mongoq.aio import AsyncBroker, AsyncInspection
+from mongoq.data.health import Health
+from mongoq.data.settings import SETTINGS
 from mongoq.errors import ArgumentInvalid, MongoqError
-from mongoq.model.health import Health
-from mongoq.model.settings import SETTINGS
 from mongoq.web import audit
 from mongoq.web.client import CONNECT_SECONDS
 from mongoq.web.models import Action, Configure, DropQueue, ScheduleAction

@@ -13,10 +13,10 @@ from anyio import to_thread
 from fastapi import Response
 
 from mongoq.aio import AsyncInspection
+from mongoq.data.encoding.extended_json import json_text
+from mongoq.data.envelope import item_document
+from mongoq.data.item import Item
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.encoding.extended_json import json_text
-from mongoq.model.envelope import item_document
-from mongoq.model.item import Item
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.web.client import BrokerClient
 from mongoq.web.feed import Feed

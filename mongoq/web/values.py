@@ -15,11 +15,11 @@ from bson.errors import BSONError
 from fastapi import Query
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from mongoq.core.history.query import Query as ItemQuery
+from mongoq.data.arguments import queue_name, read_duration
+from mongoq.data.encoding.codec import PLAIN_OPTIONS
+from mongoq.data.encoding.extended_json import read_json, read_time
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import queue_name, read_duration
-from mongoq.model.encoding.codec import PLAIN_OPTIONS
-from mongoq.model.encoding.extended_json import read_json, read_time
-from mongoq.protocol.history.query import Query as ItemQuery
 
 JSON_TYPE = "application/json"
 MAX_LISTED = 1_000

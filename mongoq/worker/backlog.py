@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
 
-from mongoq.model.arguments import duration
-from mongoq.model.item import Item, id_key, reservation_key
-from mongoq.model.outcomes import Failed, Later, Release, ResolvedOutcome
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.settle.apply_outcomes import ItemOutcome
-from mongoq.protocol.settle.by_token import ExtendedItems
+from mongoq.core.command import WakeEvent
+from mongoq.core.settle.apply_outcomes import ItemOutcome
+from mongoq.core.settle.by_token import ExtendedItems
+from mongoq.data.arguments import duration
+from mongoq.data.item import Item, id_key, reservation_key
+from mongoq.data.outcomes import Failed, Later, Release, ResolvedOutcome
 from mongoq.worker.circuit_breaker import CircuitBreaker
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall

@@ -10,14 +10,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, TypedDict, get_args
 
+from mongoq.core.claim.worker_claims import ItemFilter
+from mongoq.core.command import WakeEvent
+from mongoq.core.state.context import QueueContext
+from mongoq.data.arguments import Duration, count, duration
+from mongoq.data.policy import Exponential, RetryPolicy
+from mongoq.data.rate import RateKey, check_rate_key
+from mongoq.data.settings import Default
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, count, duration
-from mongoq.model.policy import Exponential, RetryPolicy
-from mongoq.model.rate import RateKey, check_rate_key
-from mongoq.model.settings import Default
-from mongoq.protocol.claim.worker_claims import ItemFilter
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
 logger = logging.getLogger("mongoq.worker")

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
+from mongoq.core.command import WakeEvent
+from mongoq.core.state.wait_queue import WaiterRegistry
+from mongoq.data.encoding.error_text import spoken
+from mongoq.data.item import Item
+from mongoq.data.log_fields import log_fields
+from mongoq.data.outcomes import Failed, ResolvedOutcome
+from mongoq.data.process import dice
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right, is_refused_user
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
-from mongoq.model.encoding.error_text import spoken
-from mongoq.model.item import Item
-from mongoq.model.log_fields import log_fields
-from mongoq.model.outcomes import Failed, ResolvedOutcome
-from mongoq.model.process import dice
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.state.wait_queue import WaiterRegistry
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.failure_log import hide_text, log_failure

@@ -24,8 +24,8 @@ import anyio
 import anyio.from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 
+from mongoq.core.command import WakeEvent
 from mongoq.drivers.sleep import rest_aio
-from mongoq.protocol.command import WakeEvent
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext

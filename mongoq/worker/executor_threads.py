@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from mongoq.core.command import WakeEvent
 from mongoq.drivers.sleep import rest
-from mongoq.protocol.command import WakeEvent
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mongoq.model.arguments import duration as duration_of
-from mongoq.model.encoding.error_text import hide_credentials, one_line, printable, text_of, trace_of, user_trace_of
-from mongoq.model.envelope import error_document, shorten
-from mongoq.model.item import Item
-from mongoq.model.log_fields import log_fields
-from mongoq.model.outcomes import Failed
-from mongoq.protocol.state.context import QueueContext
+from mongoq.core.state.context import QueueContext
+from mongoq.data.arguments import duration as duration_of
+from mongoq.data.encoding.error_text import hide_credentials, one_line, printable, text_of, trace_of, user_trace_of
+from mongoq.data.envelope import error_document, shorten
+from mongoq.data.item import Item
+from mongoq.data.log_fields import log_fields
+from mongoq.data.outcomes import Failed
 from mongoq.worker.consumer import LogErrors
 
 logger = logging.getLogger("mongoq.worker")

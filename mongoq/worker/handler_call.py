@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from mongoq.model.item import Item
-from mongoq.model.outcomes import ResolvedOutcome
+from mongoq.data.item import Item
+from mongoq.data.outcomes import ResolvedOutcome
 
 
 @dataclass(slots=True, eq=False, repr=False)

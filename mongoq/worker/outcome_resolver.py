@@ -11,12 +11,13 @@ from functools import partial
 from io import IOBase
 from typing import TYPE_CHECKING, Any
 
-from mongoq.drivers.errors import as_duplicate
-from mongoq.errors import MongoqError, OutcomeInvalid
-from mongoq.model.arguments import Duration
-from mongoq.model.encoding.error_text import name_of
-from mongoq.model.item import Item
-from mongoq.model.outcomes import (
+from mongoq.core.settle.apply_outcomes import find_problem
+from mongoq.core.settle.move import Moves
+from mongoq.core.state.context import context_of
+from mongoq.data.arguments import Duration
+from mongoq.data.encoding.error_text import name_of
+from mongoq.data.item import Item
+from mongoq.data.outcomes import (
     Dead,
     Done,
     Drop,
@@ -30,9 +31,8 @@ from mongoq.model.outcomes import (
     Retry,
     make_unknown_error,
 )
-from mongoq.protocol.settle.apply_outcomes import find_problem
-from mongoq.protocol.settle.move import Moves
-from mongoq.protocol.state.context import context_of
+from mongoq.drivers.errors import as_duplicate
+from mongoq.errors import MongoqError, OutcomeInvalid
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer

@@ -15,13 +15,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from mongoq.core.command import WakeEvent
+from mongoq.core.coordination.sources import Yielded, encode_record
+from mongoq.data.arguments import Duration, duration
+from mongoq.data.encoding.error_text import spoken
+from mongoq.data.log_fields import log_fields
 from mongoq.drivers.sleep import rest, rest_aio
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.encoding.error_text import spoken
-from mongoq.model.log_fields import log_fields
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.coordination.sources import Yielded, encode_record
 from mongoq.worker.consumer import LogErrors, check_range, label_of
 from mongoq.worker.failure_log import error_line
 from mongoq.worker.outcome_resolver import is_function

@@ -18,9 +18,9 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
-from mongoq.model.encoding.extended_json import duration_text
-from mongoq.model.item import Item
-from mongoq.model.log_fields import log_fields
+from mongoq.data.encoding.extended_json import duration_text
+from mongoq.data.item import Item
+from mongoq.data.log_fields import log_fields
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator

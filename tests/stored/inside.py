@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol.coordination.streams import StreamRun
-from mongoq.protocol.state import claim_hints
-from mongoq.protocol_threads import admin
-from mongoq.protocol_threads.base import first_due
-from mongoq.protocol_threads.coordination import document_lease, heartbeats, repairs, streams
-from mongoq.protocol_threads.history import counters
-from mongoq.protocol_threads.settle.by_token import extend_held
+from mongoq.core.coordination.streams import StreamRun
+from mongoq.core.state import claim_hints
+from mongoq.core_threads import admin
+from mongoq.core_threads.base import first_due
+from mongoq.core_threads.coordination import document_lease, heartbeats, repairs, streams
+from mongoq.core_threads.history import counters
+from mongoq.core_threads.settle.by_token import extend_held
 
 T = TypeVar("T")
 LEASE, RUN = timedelta(seconds=30), timedelta(seconds=10)

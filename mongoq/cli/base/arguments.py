@@ -14,11 +14,11 @@ from click.shell_completion import CompletionItem
 
 from mongoq.cli.base.connection import SETTINGS, Ago, connect
 from mongoq.cli.base.output import printable
+from mongoq.data.arguments import queue_name, read_duration
+from mongoq.data.encoding.codec import Encoding, codec_options
+from mongoq.data.encoding.extended_json import NONE, read_json, read_time
+from mongoq.data.operators import where_filter
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import queue_name, read_duration
-from mongoq.model.encoding.codec import Encoding, codec_options
-from mongoq.model.encoding.extended_json import NONE, read_json, read_time
-from mongoq.model.operators import where_filter
 
 if TYPE_CHECKING:
     ParameterType = click.ParamType[Any]

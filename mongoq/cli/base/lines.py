@@ -9,8 +9,8 @@ from typing import Any
 from bson.errors import InvalidBSON
 
 from mongoq.cli.base.output import Output, progress
+from mongoq.data.encoding.extended_json import read_json
 from mongoq.errors import ArgumentInvalid, MongoqError
-from mongoq.model.encoding.extended_json import read_json
 
 CHUNK_BYTES = 1024 * 1024
 """Bytes that are read at a time, at most."""

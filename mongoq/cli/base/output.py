@@ -18,10 +18,10 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from mongoq.model.copies import Replayed
-from mongoq.model.encoding.error_text import escape_controls
-from mongoq.model.encoding.extended_json import JSON_OPTIONS, duration_text, time_text
-from mongoq.protocol.history.transfer import ImportResult
+from mongoq.core.history.transfer import ImportResult
+from mongoq.data.copies import Replayed
+from mongoq.data.encoding.error_text import escape_controls
+from mongoq.data.encoding.extended_json import JSON_OPTIONS, duration_text, time_text
 
 PIPE_WIDTH = 1_000
 """Characters in a line of a table that goes to a file or to another program, at most."""

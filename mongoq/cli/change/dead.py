@@ -23,11 +23,11 @@ from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output, cell, progress
 from mongoq.cli.change.deletion import INTERRUPTED_DELETION
 from mongoq.cli.change.replay import report, target_text
-from mongoq.model.copies import Replayed
-from mongoq.model.encoding.extended_json import json_text
-from mongoq.model.envelope import item_document, to_plain
-from mongoq.model.item import Item
-from mongoq.protocol.settle.settle import EXHAUSTED_REASON, ONLY_RUN_REASON
+from mongoq.core.settle.settle import EXHAUSTED_REASON, ONLY_RUN_REASON
+from mongoq.data.copies import Replayed
+from mongoq.data.encoding.extended_json import json_text
+from mongoq.data.envelope import item_document, to_plain
+from mongoq.data.item import Item
 from mongoq.sync import Broker
 from mongoq.sync.contents import GROUPED_LETTERS, MAX_GROUPS, ItemSelection
 

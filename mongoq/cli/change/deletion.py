@@ -10,8 +10,8 @@ from bson import ObjectId
 
 from mongoq.cli.base.arguments import COUNT, OBJECT_ID, queue_argument, where_option
 from mongoq.cli.base.changes import Change, amount, count_items, with_change
+from mongoq.data.item import State
 from mongoq.errors import MongoqError, PayloadInvalid
-from mongoq.model.item import State
 from mongoq.sync import Queue
 
 INTERRUPTED_DELETION = "what was deleted by now is gone, and the rest is still there; run the command again to go on"

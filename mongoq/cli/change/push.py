@@ -13,9 +13,9 @@ from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.lines import LineSender
 from mongoq.cli.base.output import Output, discard_stdout, printable
+from mongoq.data.arguments import PRIORITIES
+from mongoq.data.encoding.extended_json import read_json
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
-from mongoq.model.arguments import PRIORITIES
-from mongoq.model.encoding.extended_json import read_json
 from mongoq.sync import Broker, Queue
 
 STDIN = "-"

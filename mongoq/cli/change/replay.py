@@ -13,9 +13,9 @@ from mongoq.cli.base.changes import CLOCK_MARGIN, Change, amount, with_change
 from mongoq.cli.base.connection import new_queue_text
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output, progress
-from mongoq.model.clock import MILLISECOND
-from mongoq.model.copies import Replayed
-from mongoq.protocol.history.query import BoundedCount
+from mongoq.core.history.query import BoundedCount
+from mongoq.data.clock import MILLISECOND
+from mongoq.data.copies import Replayed
 from mongoq.sync import Broker
 
 

@@ -12,7 +12,7 @@ from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
 from mongoq.cli.change.settings import print_paused
-from mongoq.model.schedule.definition import ScheduleRecord, check_unseen
+from mongoq.data.schedule.definition import ScheduleRecord, check_unseen
 from mongoq.sync import Broker
 
 COLUMNS = ("schedule", "what", "queue", "next", "local", "last", "note")

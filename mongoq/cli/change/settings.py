@@ -14,11 +14,11 @@ from mongoq.cli.base.arguments import DURATION, MAX_COUNT, ReadType, examples, q
 from mongoq.cli.base.changes import Change, amount, count_items, with_change
 from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.output import Output
+from mongoq.core.history.query import BoundedCount
+from mongoq.data.arguments import read_duration
+from mongoq.data.encoding.extended_json import NONE, setting_text
+from mongoq.data.settings import SETTINGS, QueueSettings, to_stored
 from mongoq.errors import MongoqError, QueueUnknown
-from mongoq.model.arguments import read_duration
-from mongoq.model.encoding.extended_json import NONE, setting_text
-from mongoq.model.settings import SETTINGS, QueueSettings, to_stored
-from mongoq.protocol.history.query import BoundedCount
 from mongoq.sync import Broker, Queue
 
 ROUGH_LIMIT = 10_000

@@ -24,10 +24,10 @@ from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.lines import LineSender, read_line
 from mongoq.cli.base.output import Output, discard_stdout, progress
+from mongoq.core.history.transfer import ImportResult
+from mongoq.data.encoding.codec import Encoding, codec_options
+from mongoq.data.encoding.extended_json import read_json
 from mongoq.errors import MongoqError
-from mongoq.model.encoding.codec import Encoding, codec_options
-from mongoq.model.encoding.extended_json import read_json
-from mongoq.protocol.history.transfer import ImportResult
 from mongoq.sync import Broker, Queue
 
 CANONICAL = json_util.JSONOptions(

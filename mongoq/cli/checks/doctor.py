@@ -31,13 +31,13 @@ from mongoq.cli.checks.server_checks import (
     check_version,
     check_write_concern,
 )
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.history.query import BoundedCount
+from mongoq.core.insight import QueueInsight
+from mongoq.data.encoding.extended_json import duration_text
+from mongoq.data.schedule.definition import ScheduleRecord
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
-from mongoq.model.encoding.extended_json import duration_text
-from mongoq.model.schedule.definition import ScheduleRecord
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.history.query import BoundedCount
-from mongoq.protocol.insight import QueueInsight
 from mongoq.sync import Broker
 
 MAX_AGE = "1h"

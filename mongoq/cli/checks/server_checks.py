@@ -12,8 +12,8 @@ from typing import Any
 from pymongo.errors import InvalidOperation, OperationFailure
 
 from mongoq.cli.checks.role import ROLE_ACTIONS, ROLE_WORK
-from mongoq.model.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES
-from mongoq.protocol.base.bootstrap import MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
+from mongoq.core.base.bootstrap import MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
+from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES
 from mongoq.sync import Broker
 
 OLDEST_SERVER = (6, 0)

@@ -14,9 +14,9 @@ from mongoq.cli.base.arguments import FILTER, MAX_COUNT, MOMENT, OBJECT_ID, queu
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output, make_table, printable, progress
-from mongoq.model.encoding.extended_json import json_text
-from mongoq.model.envelope import claim_time, has_payload, item_document, show_state
-from mongoq.model.item import Item, State
+from mongoq.data.encoding.extended_json import json_text
+from mongoq.data.envelope import claim_time, has_payload, item_document, show_state
+from mongoq.data.item import Item, State
 from mongoq.sync import Broker
 
 LIVE = "live"

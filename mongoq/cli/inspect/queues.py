@@ -11,11 +11,11 @@ import click
 from mongoq.cli.base.arguments import COUNT, queue_argument, queues_argument
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
-from mongoq.model.encoding.extended_json import duration_text
-from mongoq.model.limits import describe_start
-from mongoq.model.settings import SETTINGS, to_stored
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.insight import BUDGET, NO_ITEMS, QueueInsight
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.insight import BUDGET, NO_ITEMS, QueueInsight
+from mongoq.data.encoding.extended_json import duration_text
+from mongoq.data.limits import describe_start
+from mongoq.data.settings import SETTINGS, to_stored
 from mongoq.sync import Broker
 
 COLUMNS = (

@@ -22,9 +22,9 @@ from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.base.errors import describe_driver_error
 from mongoq.cli.base.output import Output, make_table, printable
 from mongoq.cli.inspect.queues import COLUMNS, OPTIONAL, RIGHT, no_queues, queue_row
+from mongoq.core.insight import QueueInsight
+from mongoq.data.encoding.extended_json import time_text
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
-from mongoq.model.encoding.extended_json import time_text
-from mongoq.protocol.insight import QueueInsight
 from mongoq.sync import Broker
 
 BUDGET = 20_000

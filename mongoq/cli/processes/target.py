@@ -23,9 +23,9 @@ import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE, describe_driver_error
 from mongoq.cli.base.output import printable
+from mongoq.data.encoding.error_text import hide_credentials
 from mongoq.drivers.errors import is_refused_user
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
-from mongoq.model.encoding.error_text import hide_credentials
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.worker.aio.worker import AsyncWorker

@@ -18,15 +18,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
-from mongoq.drivers import sleep
-from mongoq.drivers.backend import Backend, classify_error, find_primary, parse_raw_reply
-from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
-from mongoq.drivers.errors import FailoverNotice
-from mongoq.drivers.observer import Observer
-from mongoq.drivers.performer_aio import AioPerformer
-from mongoq.drivers.sessions import Sessions
-from mongoq.protocol.base.find import close_cursor
-from mongoq.protocol.command import (
+from mongoq.core.base.find import close_cursor
+from mongoq.core.command import (
     MAX_SENDS,
     OPERATION,
     Command,
@@ -36,7 +29,14 @@ from mongoq.protocol.command import (
     Shared,
     hands_over,
 )
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.core.state.context import BrokerContext
+from mongoq.drivers import sleep
+from mongoq.drivers.backend import Backend, classify_error, find_primary, parse_raw_reply
+from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
+from mongoq.drivers.errors import FailoverNotice
+from mongoq.drivers.observer import Observer
+from mongoq.drivers.performer_aio import AioPerformer
+from mongoq.drivers.sessions import Sessions
 
 # sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 

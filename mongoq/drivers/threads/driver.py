@@ -16,6 +16,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
+from mongoq.core.command import MAX_SENDS, OPERATION, Command, Interruption, Operation, ReplyLost, Shared, hands_over
+from mongoq.core.state.context import BrokerContext
+from mongoq.core_threads.base.find import close_cursor
 from mongoq.drivers import sleep
 from mongoq.drivers.backend import Backend, classify_error, find_primary, parse_raw_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
@@ -23,18 +26,6 @@ from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
-from mongoq.protocol.command import (
-    MAX_SENDS,
-    OPERATION,
-    Command,
-    Interruption,
-    Operation,
-    ReplyLost,
-    Shared,
-    hands_over,
-)
-from mongoq.protocol.state.context import BrokerContext
-from mongoq.protocol_threads.base.find import close_cursor
 
 __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from mongoq.data.encoding.error_text import name_of
+from mongoq.data.encoding.typed import TypedValues
 from mongoq.errors import OutcomeInvalid
-from mongoq.model.encoding.error_text import name_of
-from mongoq.model.encoding.typed import TypedValues
 from mongoq.pipeline.frames.rows import FrameRows, check_columns
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer

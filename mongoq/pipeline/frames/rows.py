@@ -18,10 +18,10 @@ from uuid import UUID
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
+from mongoq.data.encoding.codec import NESTING_LIMIT
+from mongoq.data.item import Item
+from mongoq.data.outcomes import Dead, Drop, Fork, HandlerOutcome, Move, Retry
 from mongoq.errors import MongoqError, OutcomeInvalid, PayloadInvalid
-from mongoq.model.encoding.codec import NESTING_LIMIT
-from mongoq.model.item import Item
-from mongoq.model.outcomes import Dead, Drop, Fork, HandlerOutcome, Move, Retry
 
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is a value of its own."""

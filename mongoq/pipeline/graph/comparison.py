@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mongoq.model.settings import DEFAULT
+from mongoq.data.settings import DEFAULT
 from mongoq.pipeline.graph.graph import PLAIN_FIELDS, Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name
 

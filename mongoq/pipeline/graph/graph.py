@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 
+from mongoq.core.join import FOREVER
+from mongoq.data.arguments import Duration
+from mongoq.data.item import Item
+from mongoq.data.join_state import qualify
+from mongoq.data.outcomes import Drop, Move
+from mongoq.data.settings import DEFAULT, Default
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration
-from mongoq.model.item import Item
-from mongoq.model.join_state import qualify
-from mongoq.model.outcomes import Drop, Move
-from mongoq.model.settings import DEFAULT, Default
-from mongoq.protocol.join import FOREVER
 from mongoq.worker.consumer import LogErrors
 
 DEFAULT_BATCH = 1_000

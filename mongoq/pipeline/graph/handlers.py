@@ -17,8 +17,8 @@ from uuid import UUID
 from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
 from pydantic.fields import FieldInfo
 
+from mongoq.data.encoding.error_text import one_line
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.encoding.error_text import one_line
 
 
 class ImportFailed(Exception):

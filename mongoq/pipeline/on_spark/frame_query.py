@@ -25,12 +25,14 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import mongoq.spark
+from mongoq.core_threads.base.find import find_one
+from mongoq.core_threads.coordination.streams import read_notes, write_note
+from mongoq.data.arguments import duration
+from mongoq.data.encoding.error_text import name_of, text_of, type_name
+from mongoq.data.envelope import shorten
+from mongoq.data.log_fields import log_fields
+from mongoq.data.stream_claim import stream_id
 from mongoq.errors import ArgumentInvalid, ConsumerBusy, OutcomeInvalid, StageStopped
-from mongoq.model.arguments import duration
-from mongoq.model.encoding.error_text import name_of, text_of, type_name
-from mongoq.model.envelope import shorten
-from mongoq.model.log_fields import log_fields
-from mongoq.model.stream_claim import stream_id
 from mongoq.pipeline.frames.rows import ATTEMPTS, DEAD, DELIVERY_HASH, ID, RETRY
 from mongoq.pipeline.graph.graph import Frame, Graph, Stage
 from mongoq.pipeline.on_spark.frame_settler import (
@@ -46,8 +48,6 @@ from mongoq.pipeline.on_spark.frame_settler import (
 )
 from mongoq.pipeline.on_spark.task import ENDED, has_ended
 from mongoq.pipeline.run.consumers import make_stage_handle
-from mongoq.protocol_threads.base.find import find_one
-from mongoq.protocol_threads.coordination.streams import read_notes, write_note
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ExecutorError
 from mongoq.spark.raw_options import Location

@@ -20,25 +20,25 @@ import pyarrow as pa
 from bson import ObjectId
 from pyspark.sql.types import NullType, StringType, StructType
 
+from mongoq.core.settle.apply_outcomes import ItemOutcome
+from mongoq.core.settle.exchange import PutOff
+from mongoq.core.state.context import context_of
+from mongoq.core_threads.base.queue_settings import ensure_ready
+from mongoq.core_threads.settle.apply_outcomes import apply_outcomes
+from mongoq.core_threads.settle.by_token import read_held_documents
+from mongoq.data.arguments import REASON_BYTES
+from mongoq.data.encoding.codec import Wrapped
+from mongoq.data.envelope import shorten
+from mongoq.data.item import Item, id_key
+from mongoq.data.log_fields import log_fields
+from mongoq.data.outcomes import Dead, Drop, Failed, Fork, Move, ResolvedOutcome, Retry, name_ending
+from mongoq.data.sequence import check_sequence
+from mongoq.data.settings import KEEP
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, ReservationLost
-from mongoq.model.arguments import REASON_BYTES
-from mongoq.model.encoding.codec import Wrapped
-from mongoq.model.envelope import shorten
-from mongoq.model.item import Item, id_key
-from mongoq.model.log_fields import log_fields
-from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, ResolvedOutcome, Retry, name_ending
-from mongoq.model.sequence import check_sequence
-from mongoq.model.settings import KEEP
 from mongoq.pipeline.frames.rows import DEAD, DELIVERY_HASH, ID, RETRY, TO
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import make_consumer, make_resolver, make_stage_handle
-from mongoq.protocol.settle.apply_outcomes import ItemOutcome
-from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.state.context import context_of
-from mongoq.protocol_threads.base.queue_settings import ensure_ready
-from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes
-from mongoq.protocol_threads.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown

@@ -18,8 +18,13 @@ from urllib.parse import quote
 from bson import ObjectId
 
 from mongoq.connection import connect
+from mongoq.core.history.counters import QueueStats
+from mongoq.core_threads.coordination.document_lease import halt
+from mongoq.core_threads.coordination.heartbeats import workers_of
+from mongoq.core_threads.history.counters import stats
+from mongoq.core_threads.wait.wait import find_next_dues, is_drained
+from mongoq.data.arguments import Duration, count, duration
 from mongoq.errors import ArgumentInvalid, BrokerClosed, GraphInvalid, StageStopped
-from mongoq.model.arguments import Duration, count, duration
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.on_spark.frame_query import FrameQuery
 from mongoq.pipeline.on_spark.frame_settler import consumer_of
@@ -37,11 +42,6 @@ from mongoq.pipeline.on_spark.task import (
 )
 from mongoq.pipeline.run.consumers import find_transactional, machinery
 from mongoq.pipeline.run.run import Counts, PartCounts, Progress, ThreadedRun, progress_of, sum_counts
-from mongoq.protocol.history.counters import QueueStats
-from mongoq.protocol_threads.coordination.document_lease import halt
-from mongoq.protocol_threads.coordination.heartbeats import workers_of
-from mongoq.protocol_threads.history.counters import stats
-from mongoq.protocol_threads.wait.wait import find_next_dues, is_drained
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
 from mongoq.spark.versions import require

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from mongoq.model.log_fields import log_fields
+from mongoq.data.log_fields import log_fields
 from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder
 from mongoq.pipeline.run.run import Counts, PartCounts, sum_counts
 from mongoq.spark.errors import ExecutorError, in_short

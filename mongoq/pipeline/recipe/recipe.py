@@ -13,9 +13,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mongoq.data.outcomes import Drop, Move
+from mongoq.data.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.errors import ArgumentInvalid, GraphInvalid
-from mongoq.model.outcomes import Drop, Move
-from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.pipeline.checks import faults
 from mongoq.pipeline.graph.graph import (
     DEFAULT_FRAME_BATCH,

@@ -10,19 +10,18 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from mongoq.errors import (
-    ArgumentInvalid,
-    GraphInvalid,
-    OutcomeInvalid,
-    PartnerMissing,
-    PayloadInvalid,
-)
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.encoding.codec import Codec, Wrapped
-from mongoq.model.encoding.error_text import name_of, spoken
-from mongoq.model.item import Item, StageMark, id_key
-from mongoq.model.join_state import Unjoinable, qualify, value_key
-from mongoq.model.outcomes import (
+from mongoq.core import join as join_aio
+from mongoq.core.claim.worker_claims import make_filter
+from mongoq.core.coordination.sources import source_id
+from mongoq.core.join import MAX_ARRIVALS, Arrival, JoinSpec
+from mongoq.core.state.context import context_of
+from mongoq.core_threads import join as join_threads
+from mongoq.data.arguments import Duration, duration
+from mongoq.data.encoding.codec import Codec, Wrapped
+from mongoq.data.encoding.error_text import name_of, spoken
+from mongoq.data.item import Item, StageMark, id_key
+from mongoq.data.join_state import Unjoinable, qualify, value_key
+from mongoq.data.outcomes import (
     Dead,
     Done,
     Drop,
@@ -37,17 +36,18 @@ from mongoq.model.outcomes import (
     SettledElsewhere,
     make_unknown_error,
 )
-from mongoq.model.sequence import check_sequence
-from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
+from mongoq.data.sequence import check_sequence
+from mongoq.data.settings import KEEP, QueueOptions, check_burst, check_options
+from mongoq.errors import (
+    ArgumentInvalid,
+    GraphInvalid,
+    OutcomeInvalid,
+    PartnerMissing,
+    PayloadInvalid,
+)
 from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
-from mongoq.protocol import join as join_aio
-from mongoq.protocol.claim.worker_claims import make_filter
-from mongoq.protocol.coordination.sources import source_id
-from mongoq.protocol.join import MAX_ARRIVALS, Arrival, JoinSpec
-from mongoq.protocol.state.context import context_of
-from mongoq.protocol_threads import join as join_threads
 from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import (

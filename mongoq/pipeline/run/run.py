@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from mongoq.aio import AsyncBroker
-from mongoq.model.arguments import Duration, wait_seconds
-from mongoq.model.health import Health
-from mongoq.model.process import Local
+from mongoq.core.history.counters import QueueStats
+from mongoq.data.arguments import Duration, wait_seconds
+from mongoq.data.health import Health
+from mongoq.data.process import Local
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.run.consumers import find_transactional, make_engine
-from mongoq.protocol.history.counters import QueueStats
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.signals import stop_on_signals

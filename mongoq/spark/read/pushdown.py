@@ -25,7 +25,7 @@ from bson import Decimal128, ObjectId
 from pyspark.sql import datasource
 from pyspark.sql.types import DataType, StructType
 
-from mongoq.model.encoding.codec import codec_options
+from mongoq.data.encoding.codec import codec_options
 from mongoq.spark.read.reader import Condition, MongoqReader, ServerFilter
 from mongoq.spark.read.views import beginning_with
 from mongoq.spark.types.column import path_in_payload

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Self
 
+from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
+from mongoq.core.base.topics import TOPICS_ID
+from mongoq.core_threads.insight import find_dead_queue
+from mongoq.data.arguments import DEAD_SUFFIX, queue_name
+from mongoq.data.indexes import BEGINNING, CLAIM, HISTORY, Index
 from mongoq.errors import ArgumentInvalid, QueueUnknown
-from mongoq.model.arguments import DEAD_SUFFIX, queue_name
-from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, Index
-from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
-from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.protocol_threads.insight import find_dead_queue
 from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
 

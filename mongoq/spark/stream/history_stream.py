@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from mongoq.data.indexes import HISTORY
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.indexes import HISTORY
 from mongoq.spark.clients import TASK_TIMEOUT_SECONDS, scan_at
 from mongoq.spark.read.reader import PARTITION_ITEMS, ScanPartition, parts_of, read_partition
 from mongoq.spark.read.schema import Columns

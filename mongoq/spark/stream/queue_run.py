@@ -20,16 +20,16 @@ from typing import Any, NoReturn
 
 from bson import ObjectId
 
+from mongoq.core.coordination.document_lease import ForeignLease, TakenOver
+from mongoq.core.coordination.streams import StreamRun
+from mongoq.core.settle.by_token import cut_ids
+from mongoq.core.state.context import QueueContext
+from mongoq.core_threads.coordination import streams
+from mongoq.core_threads.coordination.document_lease import extend_lease, give_back
+from mongoq.core_threads.settle.by_token import extend_held
+from mongoq.core_threads.wait.wait import wait_for_item
+from mongoq.data.stream_claim import StreamClaim, stream_id
 from mongoq.errors import ConsumerBusy
-from mongoq.model.stream_claim import StreamClaim, stream_id
-from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver
-from mongoq.protocol.coordination.streams import StreamRun
-from mongoq.protocol.settle.by_token import cut_ids
-from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol_threads.coordination import streams
-from mongoq.protocol_threads.coordination.document_lease import extend_lease, give_back
-from mongoq.protocol_threads.settle.by_token import extend_held
-from mongoq.protocol_threads.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, flush_observer, scan_at
 from mongoq.spark.read.views import QueueSelection, refuse_unknown
 from mongoq.spark.stream.stream_options import QueueStreamOptions

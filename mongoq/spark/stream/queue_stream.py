@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from mongoq.core_threads.settle.by_token import read_held_documents
+from mongoq.data.item import id_key
+from mongoq.data.stream_claim import StreamClaim, pack, unpack
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.item import id_key
-from mongoq.model.stream_claim import StreamClaim, pack, unpack
-from mongoq.protocol_threads.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.raw_options import Location

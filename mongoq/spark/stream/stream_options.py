@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Self
 
+from mongoq.data.arguments import count, duration, queue_name
+from mongoq.data.item import StageMark
+from mongoq.data.stream_claim import MAX_STREAM_CLAIM_ITEMS, consumer_name
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count, duration, queue_name
-from mongoq.model.item import StageMark
-from mongoq.model.stream_claim import MAX_STREAM_CLAIM_ITEMS, consumer_name
 from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, SETUP, Location, RawOptions
 from mongoq.spark.read.read_options import EMPTY, MISSING_VALUES, READ_OPTIONS, ReadOptions
 from mongoq.spark.read.views import QUEUE_OPTIONS

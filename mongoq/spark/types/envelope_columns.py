@@ -23,9 +23,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mongoq.model.encoding.codec import codec_options
-from mongoq.model.item import delivery_parts, hops_counted, trail_of
-from mongoq.model.stream_claim import entry_time
+from mongoq.data.encoding.codec import codec_options
+from mongoq.data.item import delivery_parts, hops_counted, trail_of
+from mongoq.data.stream_claim import entry_time
 from mongoq.spark.documents import Garbled
 from mongoq.spark.types.json_text import json_shown
 
@@ -92,7 +92,7 @@ def id_shown(id: Any) -> str:
 
 
 def _states(documents: Sequence[Document], now: datetime) -> list[str]:
-    """Return the states as ``mongoq.model.item.state_of`` does, also for dates that Python cannot hold."""
+    """Return the states as ``mongoq.data.item.state_of`` does, also for dates that Python cannot hold."""
     # Dates of a read are naive for speed, those of other callers aware: compare each with its kind.
     naive = now.astimezone(UTC).replace(tzinfo=None)
     return [_state(document, now, naive) for document in documents]

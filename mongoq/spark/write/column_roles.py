@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyspark.sql.types as spark
 from pyspark.sql.types import BinaryType, NullType, StringType, StructField, StructType
 
+from mongoq.core.push.draft import check_headers
+from mongoq.core.push.insert import check_key
+from mongoq.data.arguments import duration, moment, priority, queue_name
+from mongoq.data.sequence import check_sequence
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import duration, moment, priority, queue_name
-from mongoq.model.sequence import check_sequence
-from mongoq.protocol.push.draft import check_headers
-from mongoq.protocol.push.insert import check_key
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
 from mongoq.spark.types.values import INTEGERS, Values, values_of
 from mongoq.spark.write.payloads import (

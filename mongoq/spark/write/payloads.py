@@ -11,8 +11,8 @@ import pyarrow as pa
 from bson.errors import BSONError
 from pyspark.sql.types import StructField
 
+from mongoq.data.encoding.codec import SIZE_LIMIT, Encoding, codec_options
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
-from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding, codec_options
 from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.values import Unfit, Values, check_names, has_maps, values_of
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Self
 
+from mongoq.core.push.draft import DEFAULT_REMEMBER
+from mongoq.data.arguments import duration, queue_name, text
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import duration, queue_name, text
-from mongoq.protocol.push.draft import DEFAULT_REMEMBER
 from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, SETUP, Location, RawOptions
 
 CARRIED = ("when", "key", "priority", "headers")

@@ -15,16 +15,16 @@ from bson.errors import InvalidId
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from mongoq.core.push.draft import Draft, Push
+from mongoq.core.push.insert import Keyed
+from mongoq.core.settle.by_token import FencedItem, SettledByToken
+from mongoq.core.settle.move import CheckedMove, Destination, check_move
+from mongoq.core_threads.history.replay import find_originals
+from mongoq.core_threads.push.push import push_each
+from mongoq.core_threads.settle.by_token import settle_held
+from mongoq.data.outcomes import Move
+from mongoq.data.settings import KEEP
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
-from mongoq.model.outcomes import Move
-from mongoq.model.settings import KEEP
-from mongoq.protocol.push.draft import Draft, Push
-from mongoq.protocol.push.insert import Keyed
-from mongoq.protocol.settle.by_token import FencedItem, SettledByToken
-from mongoq.protocol.settle.move import CheckedMove, Destination, check_move
-from mongoq.protocol_threads.history.replay import find_originals
-from mongoq.protocol_threads.push.push import push_each
-from mongoq.protocol_threads.settle.by_token import settle_held
 from mongoq.spark.clients import broker_at, flush_observer, pause_gc
 from mongoq.spark.errors import RowRefused, RowsLost
 from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles, RowOrder

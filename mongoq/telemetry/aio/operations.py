@@ -12,23 +12,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mongoq.model.encoding.codec import Encoding
-from mongoq.model.item import Item
-from mongoq.protocol.claim import pop, reserve
-from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, take_over
-from mongoq.protocol.command import Interruption
-from mongoq.protocol.coordination import sources, streams
-from mongoq.protocol.coordination.sources import Yielded
-from mongoq.protocol.push import push
-from mongoq.protocol.push.draft import Draft, Push, check_headers
-from mongoq.protocol.settle import by_token, move, settle
-from mongoq.protocol.settle.apply_outcomes import (
+from mongoq.core.claim import pop, reserve
+from mongoq.core.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, take_over
+from mongoq.core.command import Interruption
+from mongoq.core.coordination import sources, streams
+from mongoq.core.coordination.sources import Yielded
+from mongoq.core.push import push
+from mongoq.core.push.draft import Draft, Push, check_headers
+from mongoq.core.settle import by_token, move, settle
+from mongoq.core.settle.apply_outcomes import (
     apply_outcomes,
     apply_outcomes_at_most_once,
     apply_outcomes_of_queues,
 )
-from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.state.context import QueueContext
+from mongoq.core.settle.exchange import PutOff
+from mongoq.core.state.context import QueueContext
+from mongoq.data.encoding.codec import Encoding
+from mongoq.data.item import Item
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.recorder import Recorder, Recording

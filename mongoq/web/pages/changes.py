@@ -14,7 +14,7 @@ from fastapi import HTTPException, Request, Response
 
 from mongoq import BoundedCount
 from mongoq.aio import AsyncInspection
-from mongoq.model.encoding.extended_json import time_text
+from mongoq.data.encoding.extended_json import time_text
 from mongoq.web import queues
 from mongoq.web.items import replay_history
 from mongoq.web.letters import Verb, change_letters, plan_letters

@@ -17,11 +17,11 @@ from bson.errors import BSONError, InvalidId
 from fastapi import HTTPException, Query, Request, Response
 
 from mongoq.aio import AsyncInspection
+from mongoq.data.arguments import queue_name
+from mongoq.data.encoding.extended_json import json_text, read_json
+from mongoq.data.envelope import has_payload, show_state
+from mongoq.data.item import Item
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
-from mongoq.model.arguments import queue_name
-from mongoq.model.encoding.extended_json import json_text, read_json
-from mongoq.model.envelope import has_payload, show_state
-from mongoq.model.item import Item
 from mongoq.web.guard import grant_of
 from mongoq.web.items import replay_history
 from mongoq.web.models import ReplayHistory, read_action

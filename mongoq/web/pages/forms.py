@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 from fastapi import HTTPException, Request, Response
 
-from mongoq.model.encoding.extended_json import read_json
+from mongoq.data.encoding.extended_json import read_json
 from mongoq.web.pages.render import make_address, root_of
 
 FORM_TYPE = "application/x-www-form-urlencoded"

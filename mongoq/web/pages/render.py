@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mongoq import BoundedCount, __version__
-from mongoq.model.encoding.extended_json import duration_text, json_text, time_text
+from mongoq.data.encoding.extended_json import duration_text, json_text, time_text
 from mongoq.web.problems import SAFE_METHODS, path_of
 
 RENEWAL_HEADER = "x-mongoq-renewal"

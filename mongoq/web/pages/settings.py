@@ -14,10 +14,10 @@ from fastapi import HTTPException, Request, Response
 
 from mongoq import StoredSettings
 from mongoq.aio import AsyncInspection
+from mongoq.data.arguments import queue_name, read_duration
+from mongoq.data.encoding.extended_json import NONE, setting_text
+from mongoq.data.settings import SETTINGS, QueueSettings, resolve_settings
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import queue_name, read_duration
-from mongoq.model.encoding.extended_json import NONE, setting_text
-from mongoq.model.settings import SETTINGS, QueueSettings, resolve_settings
 from mongoq.web.pages.forms import first_values, go_to, read_fields
 from mongoq.web.pages.render import render
 from mongoq.web.queues import store_settings

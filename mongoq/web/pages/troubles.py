@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from mongoq import QueueInsight
-from mongoq.model.arguments import DEAD_SUFFIX
+from mongoq.data.arguments import DEAD_SUFFIX
 
 QueueKind = Literal["queue", "dead", "errors"]
 """Kind of a queue: one whose items are processed, a dead queue, or the error queue of a pipeline."""

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 
 from mongoq import FailureGroup
 from mongoq.aio import AsyncInspection
-from mongoq.model.limits import describe_start
+from mongoq.data.limits import describe_start
 from mongoq.web.letters import MAX_GROUPS
 from mongoq.web.models import ListedState
 from mongoq.web.pages.render import render, render_message, root_of

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from mongoq.core.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
+from mongoq.core.state.context import Handed, QueueContext
+from mongoq.data.envelope import attempts_of
+from mongoq.data.item import Document, Item
+from mongoq.data.outcomes import Release
 from mongoq.errors import PayloadInvalid
-from mongoq.model.envelope import attempts_of
-from mongoq.model.item import Document, Item
-from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.worker_claims import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
-from mongoq.protocol.state.context import Handed, QueueContext
 from mongoq.worker.aio.item_runner import AsyncItemRunner
 from mongoq.worker.aio.limiter import Limiter
 from mongoq.worker.aio.settler import AsyncSettler

@@ -13,21 +13,21 @@ from typing import Any
 
 from bson import ObjectId
 
+from mongoq.core.base.bootstrap import ensure_transactional, hello
+from mongoq.core.claim.worker_claims import check_on_server
+from mongoq.core.command import WakeEvent
+from mongoq.core.coordination import heartbeats
+from mongoq.core.coordination.document_lease import TakenOver
+from mongoq.core.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
+from mongoq.core.settle.by_token import extend_leases, record_timeout
+from mongoq.core.state.context import BrokerContext
+from mongoq.core.wait.wait import is_drained
+from mongoq.data.health import Health
+from mongoq.data.item import id_key
+from mongoq.data.log_fields import log_fields
+from mongoq.data.process import dice
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped, TransactionsUnavailable
-from mongoq.model.health import Health
-from mongoq.model.item import id_key
-from mongoq.model.log_fields import log_fields
-from mongoq.model.process import dice
-from mongoq.protocol.base.bootstrap import ensure_transactional, hello
-from mongoq.protocol.claim.worker_claims import check_on_server
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.coordination import heartbeats
-from mongoq.protocol.coordination.document_lease import TakenOver
-from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
-from mongoq.protocol.settle.by_token import extend_leases, record_timeout
-from mongoq.protocol.state.context import BrokerContext
-from mongoq.protocol.wait.wait import is_drained
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner
 from mongoq.worker.aio.ticker import AsyncTicker, SchedulePlan

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from mongoq.core.command import WakeEvent
+from mongoq.core.settle.apply_outcomes import commit_before_run
+from mongoq.data.item import Item, id_key
+from mongoq.data.outcomes import Dead, Failed, Release, ResolvedOutcome
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.settle.apply_outcomes import commit_before_run
 from mongoq.worker.aio.job import AsyncJob
 from mongoq.worker.aio.limiter import MAX_PAUSE_SECONDS
 from mongoq.worker.coordinator import POLL_SECONDS

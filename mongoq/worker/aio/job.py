@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mongoq.model.arguments import Duration
-from mongoq.model.item import Item, delivery_hash
-from mongoq.model.outcomes import ResolvedOutcome
-from mongoq.model.process import Local
+from mongoq.data.arguments import Duration
+from mongoq.data.item import Item, delivery_hash
+from mongoq.data.outcomes import ResolvedOutcome
+from mongoq.data.process import Local
 
 
 class AsyncJob(Local):

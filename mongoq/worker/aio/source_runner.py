@@ -6,13 +6,13 @@ import logging
 import time
 from typing import Any
 
+from mongoq.core.command import WakeEvent
+from mongoq.core.coordination import sources
+from mongoq.core.coordination.document_lease import ForeignLease, TakenOver, extend_lease, give_back
+from mongoq.core.coordination.sources import SourceLease
+from mongoq.data.encoding.error_text import printable
+from mongoq.data.log_fields import log_fields
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.encoding.error_text import printable
-from mongoq.model.log_fields import log_fields
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.coordination import sources
-from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver, extend_lease, give_back
-from mongoq.protocol.coordination.sources import SourceLease
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import exc_info_of

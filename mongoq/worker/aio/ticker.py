@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from mongoq.model.process import dice
-from mongoq.model.schedule.definition import Definition
-from mongoq.protocol.coordination.schedules import check_own_schedules, note_own_schedules
+from mongoq.core.coordination.schedules import check_own_schedules, note_own_schedules
+from mongoq.data.process import dice
+from mongoq.data.schedule.definition import Definition
 
 LOOK_SECONDS = 5.0
 """Longest time between two looks for due schedules, in seconds: another process may define one, or change it."""

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from mongoq.core.claim.worker_claims import ClaimedBatch, skip_lapsed
+from mongoq.core.state.context import Handed, QueueContext
+from mongoq.core_threads.claim.worker_claims import claim_batch, claim_lapsed, take_over
+from mongoq.data.envelope import attempts_of
+from mongoq.data.item import Document, Item
+from mongoq.data.outcomes import Release
 from mongoq.errors import PayloadInvalid
-from mongoq.model.envelope import attempts_of
-from mongoq.model.item import Document, Item
-from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.worker_claims import ClaimedBatch, skip_lapsed
-from mongoq.protocol.state.context import Handed, QueueContext
-from mongoq.protocol_threads.claim.worker_claims import claim_batch, claim_lapsed, take_over
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator

@@ -14,22 +14,22 @@ from typing import Any
 
 from bson import ObjectId
 
+from mongoq.core.command import WakeEvent
+from mongoq.core.coordination.document_lease import TakenOver
+from mongoq.core.coordination.repairs import REPAIR_INTERVAL
+from mongoq.core.state.context import BrokerContext
+from mongoq.core_threads.base.bootstrap import ensure_transactional, hello
+from mongoq.core_threads.claim.worker_claims import check_on_server
+from mongoq.core_threads.coordination import heartbeats
+from mongoq.core_threads.coordination.repairs import repair_in_turn
+from mongoq.core_threads.settle.by_token import extend_leases, record_timeout
+from mongoq.core_threads.wait.wait import is_drained
+from mongoq.data.health import Health
+from mongoq.data.item import id_key
+from mongoq.data.log_fields import log_fields
+from mongoq.data.process import dice
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped, TransactionsUnavailable
-from mongoq.model.health import Health
-from mongoq.model.item import id_key
-from mongoq.model.log_fields import log_fields
-from mongoq.model.process import dice
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.coordination.document_lease import TakenOver
-from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL
-from mongoq.protocol.state.context import BrokerContext
-from mongoq.protocol_threads.base.bootstrap import ensure_transactional, hello
-from mongoq.protocol_threads.claim.worker_claims import check_on_server
-from mongoq.protocol_threads.coordination import heartbeats
-from mongoq.protocol_threads.coordination.repairs import repair_in_turn
-from mongoq.protocol_threads.settle.by_token import extend_leases, record_timeout
-from mongoq.protocol_threads.wait.wait import is_drained
 from mongoq.worker.backlog import EXTENSION_DUE_SHARE
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from mongoq.core.command import WakeEvent
+from mongoq.core_threads.settle.apply_outcomes import commit_before_run
+from mongoq.data.item import Item, id_key
+from mongoq.data.outcomes import Dead, Failed, Release, ResolvedOutcome
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol_threads.settle.apply_outcomes import commit_before_run
 from mongoq.worker.coordinator import POLL_SECONDS
 from mongoq.worker.failure_log import text_line
 from mongoq.worker.handler_call import HandlerCall

@@ -16,14 +16,10 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
-from mongoq.model.clock import VirtualClock, milliseconds, time_of
-from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Release, ResolvedOutcome
-from mongoq.model.rate import Pace, Slot, Slots
-from mongoq.protocol.claim.judge import is_expired
-from mongoq.protocol.coordination.limits import LimitContended, Permits, bucket_id
-from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol_threads.coordination.limits import (
+from mongoq.core.claim.judge import is_expired
+from mongoq.core.coordination.limits import LimitContended, Permits, bucket_id
+from mongoq.core.state.context import QueueContext
+from mongoq.core_threads.coordination.limits import (
     end_put_offs,
     give_back_slots,
     keep_permits,
@@ -32,7 +28,11 @@ from mongoq.protocol_threads.coordination.limits import (
     take_permits,
     take_slots,
 )
-from mongoq.protocol_threads.perform import sleep
+from mongoq.core_threads.perform import sleep
+from mongoq.data.clock import VirtualClock, milliseconds, time_of
+from mongoq.data.item import Item, id_key
+from mongoq.data.outcomes import Release, ResolvedOutcome
+from mongoq.data.rate import Pace, Slot, Slots
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall

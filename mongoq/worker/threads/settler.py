@@ -10,14 +10,14 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mongoq.core.claim.judge import make_marks
+from mongoq.core.settle.apply_outcomes import ItemOutcome
+from mongoq.core.settle.exchange import PutOff
+from mongoq.core.state.context import Handed, context_of
+from mongoq.core_threads.settle.apply_outcomes import apply_outcomes_at_most_once, apply_outcomes_of_queues
+from mongoq.data.item import Item, id_key
+from mongoq.data.outcomes import Failed, ResolvedOutcome, name_ending
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
-from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Failed, ResolvedOutcome, name_ending
-from mongoq.protocol.claim.judge import make_marks
-from mongoq.protocol.settle.apply_outcomes import ItemOutcome
-from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.state.context import Handed, context_of
-from mongoq.protocol_threads.settle.apply_outcomes import apply_outcomes_at_most_once, apply_outcomes_of_queues
 from mongoq.worker.coordinator import POLL_SECONDS
 
 if TYPE_CHECKING:

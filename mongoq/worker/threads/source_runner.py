@@ -7,14 +7,14 @@ import logging
 import time
 from typing import Any
 
+from mongoq.core.command import WakeEvent
+from mongoq.core.coordination.document_lease import ForeignLease, TakenOver
+from mongoq.core.coordination.sources import SourceLease
+from mongoq.core_threads.coordination import sources
+from mongoq.core_threads.coordination.document_lease import extend_lease, give_back
+from mongoq.data.encoding.error_text import printable
+from mongoq.data.log_fields import log_fields
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.encoding.error_text import printable
-from mongoq.model.log_fields import log_fields
-from mongoq.protocol.command import WakeEvent
-from mongoq.protocol.coordination.document_lease import ForeignLease, TakenOver
-from mongoq.protocol.coordination.sources import SourceLease
-from mongoq.protocol_threads.coordination import sources
-from mongoq.protocol_threads.coordination.document_lease import extend_lease, give_back
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import exc_info_of

@@ -8,14 +8,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
-from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, duration
-from mongoq.model.health import Health
-from mongoq.model.policy import RetryPolicy
-from mongoq.model.process import Local
-from mongoq.model.schedule.definition import Tick, define, function_name
-from mongoq.model.schedule.timetable import Missed
-from mongoq.model.settings import (
+from mongoq.data.arguments import Duration, duration
+from mongoq.data.health import Health
+from mongoq.data.policy import RetryPolicy
+from mongoq.data.process import Local
+from mongoq.data.schedule.definition import Tick, define, function_name
+from mongoq.data.schedule.timetable import Missed
+from mongoq.data.settings import (
     DEFAULT,
     Default,
     SettingsFrom,
@@ -25,6 +24,7 @@ from mongoq.model.settings import (
     check_source,
     only_given,
 )
+from mongoq.errors import ArgumentInvalid
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import (
     BROKER_HINT,

@@ -1,0 +1,250 @@
+"""Deletion: purges of items, whole queues, and the control documents of unused queues.
+
+Idle queues: counters, settings and marks expire once a queue is empty and no process uses it. The TTL index deletes a
+document at its date, even if the queue was used in the meantime. So settings get no date ahead of time: a sweep, once
+an hour, looks for queues that are empty and unused, and notes since when (``idle``). Every use removes the note
+(``queue_settings.mark_used``). Only settings with a note 100 days old, of a queue that is still empty, get a date, an
+hour ahead. Where no process of mongoq runs, nothing expires.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from mongoq.core.base.bootstrap import ensure_broker_ready
+from mongoq.core.base.find import find_one
+from mongoq.core.base.queue_settings import (
+    CONTROL_PREFIX,
+    COUNTERS_PREFIX,
+    IN_USE_UPDATE,
+    ensure_ready,
+    mark_ordered,
+)
+from mongoq.core.base.topics import read_bindings as read_topics
+from mongoq.core.command import Command, Duplicate, delete_many
+from mongoq.core.coordination.heartbeats import workers
+from mongoq.core.coordination.limits import limit_documents_filter
+from mongoq.core.coordination.repairs import REPAIR_PREFIX
+from mongoq.core.history.counters import IDLE_QUEUE_HORIZON, flush
+from mongoq.core.history.dead_letters import selection
+from mongoq.core.history.query import (
+    BoundedCount,
+    Progress,
+    Query,
+    count_free,
+    count_range,
+    delete,
+    make_query,
+    refuse_filter,
+)
+from mongoq.core.history.read import Selection, in_state, queues, read_controls
+from mongoq.core.perform import perform
+from mongoq.core.sequence.hold import delete_in_order, forget_sequences
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.data.arguments import DEAD_SUFFIX, PRIORITIES, Id, count, queue_name
+from mongoq.data.indexes import BEGINNING
+from mongoq.data.sequence import HAS_PLACE, blocked_filter
+from mongoq.data.settings import queue_options
+from mongoq.data.stream_claim import STREAM_PREFIX
+from mongoq.errors import ArgumentInvalid, QueueNotEmpty
+
+
+async def purge(
+    context: QueueContext[Any],
+    state: Selection,
+    *,
+    where: Any = None,
+    limit: int | None = None,
+    ids: Iterable[Id] | None = None,
+    stage: str | None = None,
+    reason: str | None = None,
+    error: str | None = None,
+    until: datetime | None = None,
+) -> int:
+    """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
+
+    With ``until``, items that came after this time stay.
+    Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in queue order
+    and a ``delete`` of them for each 1,000 items. Items that others wait for in their sequences are deleted in
+    transactions, in which the next ones follow. A crash in between leaves the rest.
+    """
+    room = math.inf if limit is None else count(limit, "limit")
+    query = selection(context, ids=ids, where=where, stage=stage, reason=reason, error=error, until=until, state=state)
+    await ensure_ready(context)
+    now = context.broker.clock.now()
+    query = replace(query, started=now)
+    parts: list[Query] = [query]
+    if state is None:
+        blocked = replace(query, state="blocked")
+        # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
+        parts = [blocked, query.free(now)] if limit is None else [query.free(now), blocked]
+    deleted = 0
+    try:
+        for part in parts:
+            deleted += await delete(context, part, room - deleted)
+    except Exception as refused:
+        refuse_filter(where, refused)
+        raise
+    return deleted
+
+
+async def count_purge(
+    context: QueueContext[Any],
+    state: Selection,
+    *,
+    where: Any = None,
+    until: datetime | None = None,
+    limit: int,
+    progress: Progress | None = None,
+) -> BoundedCount:
+    """Count the items that a purge would delete, among the first ``limit`` items of the state."""
+    query = make_query(context, where=where, state=state).without_later(until, context.broker.clock)
+    counter = count_free if state is None else count_range
+    return await counter(context, query, limit=limit, progress=progress)
+
+
+async def drop(broker: BrokerContext, name: str, *, force: bool) -> int:
+    """Delete all stored data of a queue, and return the number of live items among it (``find``, ``delete``).
+
+    Items are deleted first and settings last. A call that was cut short therefore leaves a queue that keeps its
+    settings. The control document of each sequence goes in a transaction that finds no item of it: an item that was
+    pushed meanwhile stays, and is the first of its sequence.
+    """
+    queue = queue_name(name)
+    if not isinstance(force, bool):
+        raise ArgumentInvalid("force", f"True or False, not {force!r:.60}")
+    await ensure_broker_ready(broker, write=True)
+    live, deleted = {"$or": [in_state(queue, None, BEGINNING), blocked_filter(queue)]}, 0
+    context = QueueContext(broker, queue_options(queue), broker.untyped)
+    if force:
+        context.state.ordered = False  # settings that were read a while ago decide nothing
+        deleted = await delete_in_order(context, in_state(queue, None, BEGINNING), blocked=True)
+    elif (await find_one(broker, live, {"_id": 1})) is not None:
+        number: int = await perform(Command("count_documents", {"filter": live}))
+        raise QueueNotEmpty(queue, max(number, 1))
+    await perform(delete_many({"q": queue, "processed": {"$gte": BEGINNING}}))
+    # Write this process's counts first: a later flush would create the counters again.
+    await flush(broker)
+    marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
+    named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
+    await forget_sequences(broker, queue)
+    await perform(delete_many({"$or": [named, limit_documents_filter(queue)]}))
+    _forget(broker, queue)
+    if (await find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
+        # It was pushed meanwhile, by a process that relied on the mark which has just gone.
+        await mark_ordered(context, joined=False)
+    return deleted
+
+
+def _forget(broker: BrokerContext, queue: str) -> None:
+    """Reset this process's state of the queue; options in code are stored again when it is used."""
+    broker.stats = None
+    state = broker.states.get(queue)
+    if state is not None:
+        state.store(paused=False, settings={})
+        state.asserted.clear()
+        state.ordered = False
+        state.fenced_off.clear()
+        broker.wake(queue)
+
+
+SWEEP_ID = "lease:idle-queues"
+"""``_id`` of the control document with the lease of the sweep."""
+END_PREFIX = "end:"
+"""Prefix of the ``_id`` of marks at the end of a priority."""
+IDLE_SWEEP_INTERVAL = timedelta(hours=1)
+"""Time from one sweep to the next, over all processes."""
+SETTINGS_HORIZON = timedelta(days=100)
+"""Time that a queue must have been empty and unused before its settings go: longer than a quarter."""
+DELETION_DELAY = timedelta(hours=1)
+"""Time from the end of a sweep's check to the deletion of settings: a push meanwhile removes the date."""
+MAX_UPDATED_DOCUMENTS = 1_000
+"""Documents in one update, at most."""
+Documents = Mapping[str, Mapping[str, Any]]
+NOT_PAUSED = {"$in": [None, False]}
+"""Condition of a queue that is not paused; ``None`` also matches a missing field."""
+
+
+async def upkeep(broker: BrokerContext) -> None:
+    """Write this process's counts, and sweep when it is time."""
+    await flush(broker)
+    if time.monotonic() >= broker.sweep_at:
+        broker.sweep_at = time.monotonic() + IDLE_SWEEP_INTERVAL.total_seconds()
+        await sweep(broker)
+
+
+async def sweep(broker: BrokerContext) -> bool:
+    """Let control documents of idle queues expire, unless another process has done so within the hour.
+
+    A crash in between leaves the rest for the next sweep. Returns whether this process did the sweep.
+    """
+    await ensure_broker_ready(broker, write=True)
+    now = broker.clock.now()
+    lease = {"$set": {"until": now + IDLE_SWEEP_INTERVAL, "by": str(broker.identity)}}
+    free: dict[str, Any] = {"_id": SWEEP_ID, "until": {"$lte": now}}
+    try:
+        await perform(Command("update_one", {"filter": free, "update": lease, "upsert": True}))
+    # The lease is not over: the upsert found no document and tried to insert the same ``_id``.
+    except Duplicate:
+        return False
+    settings = await read_controls(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
+    counters = await read_controls(broker, COUNTERS_PREFIX, ["expires"])
+    marks = await read_controls(broker, END_PREFIX, ("q", "expires"))
+    # Read after the documents: a push in between is either seen here, or its process removes the notes.
+    non_empty = set(await queues(broker))
+    # A queue that holds an item or has a document may send letters to its dead queue.
+    dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}}
+    for document in settings.values():
+        options = document.get("settings")
+        if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
+            dead.add(options["dead"])
+    consumed = {name for record in await workers(broker) for name in record.queues}
+    for stream in (await read_controls(broker, STREAM_PREFIX, ("queue", "until"))).values():
+        if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
+            consumed.add(str(stream.get("queue")))
+    bound = await read_topics(broker)
+    in_use = non_empty.union(dead, bound, *bound.values(), consumed)
+    await _sweep_settings(settings, in_use, now)
+    await _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
+    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
+    await _sweep_others(END_PREFIX, marks, marks_in_use, now)
+    return True
+
+
+async def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> None:
+    noted, woken, new, due = now - SETTINGS_HORIZON, [], [], []
+    for name, document in settings.items():
+        since = document.get("idle")
+        if name in in_use or document.get("paused"):
+            if document.keys() & {"idle", "expires"}:
+                woken.append(name)
+        elif not isinstance(since, datetime):
+            new.append(name)
+        elif since <= noted and "expires" not in document:
+            due.append(name)
+    await _update(CONTROL_PREFIX, woken, {}, IN_USE_UPDATE)
+    # The filters repeat the conditions on the server: a queue may have been used or paused since the documents were
+    # read.
+    untouched = {"idle": {"$exists": False}, "paused": NOT_PAUSED}
+    await _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
+    unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
+    await _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
+
+
+async def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> None:
+    """Give counters and marks of empty queues a date, and remove it from others; losing them does no harm."""
+    dated = [name for name in documents if name in in_use and "expires" in documents[name]]
+    undated = [name for name in documents if name not in in_use and "expires" not in documents[name]]
+    await _update(prefix, dated, {}, {"$unset": {"expires": ""}})
+    await _update(prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + IDLE_QUEUE_HORIZON}})
+
+
+async def _update(prefix: str, names: Sequence[str], filter: Mapping[str, Any], update: Mapping[str, Any]) -> None:
+    for start in range(0, len(names), MAX_UPDATED_DOCUMENTS):
+        which = {"_id": {"$in": [prefix + name for name in names[start : start + MAX_UPDATED_DOCUMENTS]]}, **filter}
+        await perform(Command("update_many", {"filter": which, "update": update}))

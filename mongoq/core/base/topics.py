@@ -1,0 +1,145 @@
+"""Topics: the queues bound to each, stored in one control document that every producer reads.
+
+One document holds the bindings of all topics. So a producer reads it at most once a second, however many queues it
+pushes to, and two bindings made at the same moment cannot form a chain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from mongoq.core.base.bootstrap import ensure_broker_ready, ensure_transactional
+from mongoq.core.base.find import find_one
+from mongoq.core.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS, ensure_ready
+from mongoq.core.base.retry import retry_lost_race, retry_until_reply, run_for_callers
+from mongoq.core.command import Command, Duplicate, Refused
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.data.arguments import DEAD_SUFFIX, queue_name
+from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
+
+TOPICS_ID = "topics:mongoq"
+
+DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
+"""Error text for a dead queue named in a binding."""
+
+Bound = Mapping[str, tuple[str, ...]]
+"""Queue names bound to each topic."""
+
+
+async def ensure_ready_to_push(context: QueueContext[Any]) -> None:
+    """Make the queue ready (``ensure_ready``), and refresh the bindings (``refresh_bindings``) before a push.
+
+    Almost always there is nothing to do.
+    """
+    if context.is_ready_to_push():
+        return
+    await ensure_ready(context, fresh=False)
+    await refresh_bindings(context.broker)
+    context.broker.calm_until = time.monotonic() + CHECK_PAUSE_SECONDS
+
+
+async def refresh_bindings(broker: BrokerContext) -> None:
+    """Read the bindings again when they are older than a second, or when the change stream reported a change."""
+    is_stale = partial(broker.topics.stale, REFRESH_SECONDS, broker.registry)
+    if is_stale():
+        await run_for_callers("topics", is_stale, partial(read_bindings, broker), is_shared=broker.group_commit)
+
+
+async def read_bindings(broker: BrokerContext) -> Bound:
+    """Read the bindings (``find`` of one control document)."""
+    asked_at = time.monotonic()
+    bound = bindings_in(broker, (await find_one(broker, {"_id": TOPICS_ID})))
+    broker.topics.store(bound, asked_at)
+    return bound
+
+
+def bindings_in(broker: BrokerContext, document: Mapping[str, Any] | None) -> Bound:
+    """Return the queues that the control document binds to each topic."""
+    bound: dict[str, list[str]] = {}
+    try:
+        for binding in (document or {}).get("bound", ()):
+            bound.setdefault(queue_name(binding["topic"]), []).append(queue_name(binding["queue"]))
+    except (ArgumentInvalid, KeyError, TypeError) as error:
+        problem = f"holds bindings of topics that cannot be used ({error!r}); mend {TOPICS_ID!r} in it"
+        raise CollectionUnsuitable(broker.namespace, problem) from error
+    return {topic: tuple(dict.fromkeys(queues)) for topic, queues in bound.items()}
+
+
+async def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[str, ...]:
+    """Bind queues to a topic, and return all queues bound to it now (``findAndModify``, upsert).
+
+    The filter refuses a chain, so that two callers cannot make one at the same moment; the upsert then fails with a
+    duplicate key, the document itself.
+    """
+    name, names = _check_alive(topic, "topic"), _queue_names(queues)
+    if not names:
+        raise ArgumentInvalid("queues", f"name at least one queue to bind to topic {name!r}")
+    for place, queue in enumerate(names):
+        if _check_alive(queue, f"queues[{place}]") == name:
+            raise ArgumentInvalid(f"queues[{place}]", f"{name!r} cannot be bound to itself")
+    await (ensure_broker_ready(broker, write=True) if broker.serverless else ensure_transactional(broker))
+    # A filter that matches the document only when these bindings make no chain.
+    filter = {"_id": TOPICS_ID, "bound.topic": {"$nin": names}, "bound.queue": {"$ne": name}}
+    update = {"$addToSet": {"bound": {"$each": [{"topic": name, "queue": queue} for queue in names]}}}
+
+    async def upsert() -> tuple[str, ...]:
+        try:
+            return (await _change(broker, filter, update, upsert=True))[name]
+        except Duplicate:
+            # Either there would be a chain, or another process has just inserted the document.
+            _refuse_chains((await read_bindings(broker)), name, names)
+            raise
+
+    return await retry_lost_race(upsert)
+
+
+async def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[str, ...]:
+    """Remove bindings, all of the topic when no queue is named, and return the queues that stay (``findAndModify``)."""
+    name, names = queue_name(topic, "topic"), _queue_names(queues)
+    await ensure_broker_ready(broker, write=True)
+    which: dict[str, Any] = {"topic": name, **({"queue": {"$in": names}} if names else {})}
+    bound = await _change(broker, {"_id": TOPICS_ID}, {"$pull": {"bound": which}}, upsert=False)
+    return bound.get(name, ())
+
+
+async def bindings(broker: BrokerContext) -> dict[str, tuple[str, ...]]:
+    """Read the bindings of all topics (``find`` of one control document)."""
+    await ensure_broker_ready(broker, write=False)
+    return dict(await read_bindings(broker))
+
+
+def _check_alive(name: Any, argument: str) -> str:
+    if queue_name(name, argument).endswith(DEAD_SUFFIX):
+        raise ArgumentInvalid(argument, f"{name!r} {DEAD_QUEUE_PROBLEM}")
+    return str(name)
+
+
+def _queue_names(queues: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(queue_name(queue, f"queues[{place}]") for place, queue in enumerate(queues)))
+
+
+async def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any], *, upsert: bool) -> Bound:
+    asked_at = time.monotonic()
+    arguments = {"filter": filter, "update": update, "upsert": upsert, "return_document": True}
+    try:
+        document: Any = await retry_until_reply(Command("find_one_and_update", arguments))
+    except Refused:
+        await read_bindings(broker)  # raises an error that names the malformed binding
+        raise
+    bound = bindings_in(broker, document)
+    broker.topics.store(bound, asked_at, is_written=True)
+    return bound
+
+
+def _refuse_chains(bound: Bound, topic: str, queues: list[str]) -> None:
+    for queue in queues:
+        if bound.get(queue):
+            problem = f"{queue!r} is a topic itself, and what is pushed to a topic goes no further than one step"
+            raise ArgumentInvalid("queues", f"{problem}; bind {', '.join(bound[queue])} to {topic!r} instead")
+    for other, topics in bound.items():
+        if topic in topics:
+            problem = f"{topic!r} is bound to topic {other!r}, and what is pushed to a topic goes no further"
+            raise ArgumentInvalid("topic", f"{problem} than one step; bind the queues to {other!r} instead")

@@ -1,0 +1,247 @@
+"""Claims for callers: ``reserve`` of one item and of many.
+
+A claim of one item is one ``findAndModify`` on the head of the queue. A claim of many reads the first items, reserves
+them by one update under one token, and reads what it has (``batch_claim``). What either has is judged in one place
+(``judge``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from bson import ObjectId
+
+from mongoq.core.base.first_due import has_items_before_bound, refresh_hints
+from mongoq.core.base.queue_settings import ensure_ready
+from mongoq.core.base.retry import retry_once
+from mongoq.core.claim.batch_claim import BatchClaim, read_candidates, send_claim
+from mongoq.core.claim.judge import (
+    OnInvalid,
+    bury_exhausted,
+    bury_foreign,
+    bury_uncountable,
+    check_on_invalid,
+    decode_items,
+    is_exhausted,
+    make_marks,
+    renew_leases,
+    start_or_expire,
+)
+from mongoq.core.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.core.perform import perform, share
+from mongoq.core.settle.settle import release_command
+from mongoq.core.state.context import QueueContext
+from mongoq.core.wait.wait import wait_for_item
+from mongoq.data.arguments import Duration, count, duration, wait_seconds
+from mongoq.data.envelope import attempts_of
+from mongoq.data.indexes import CLAIM_ORDER
+from mongoq.data.item import Item
+from mongoq.errors import ArgumentInvalid
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+
+class NotYet(Exception):
+    """Raised when other consumers took the item; the queue may still hold enough."""
+
+
+async def reserve(
+    context: QueueContext[M],
+    *,
+    lease: Duration | None,
+    wait: Duration | None,
+    on_invalid: OnInvalid,
+) -> Item[M] | None:
+    """Claim the first eligible item for the duration of a lease; with ``wait``, wait for one.
+
+    With group commit it is one of the first, when other callers claim at the same time.
+    """
+    shared = context.broker.group_commit
+    items = await reserve_many(context, 1, lease=lease, wait=wait, on_invalid=on_invalid, shared=shared)
+    return items[0] if items else None
+
+
+async def reserve_many(
+    context: QueueContext[M],
+    n: int,
+    *,
+    lease: Duration | None,
+    wait: Duration | None,
+    on_invalid: OnInvalid,
+    shared: bool = False,
+) -> list[Item[M]]:
+    """Claim up to ``n`` items; with ``wait``, wait for the first one. ``shared``: callers may share one claim."""
+    if count(n, "n") > MAX_COMMAND_ITEMS:
+        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    patience = wait_seconds(wait)
+    check_on_invalid(on_invalid)
+    attempt = partial(_claim_decoded, context, n, length, on_invalid, shared)
+    return (await (wait_for_item(context, attempt, patience) if patience else attempt())) or []
+
+
+async def _claim_decoded(
+    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid, shared: bool
+) -> list[Item[M]] | None:
+    """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
+    await ensure_ready(context)
+    while not context.state.paused:
+        length = lease or context.settings.lease
+        if not shared:
+            claimed = await claim(context, n, length)
+        else:
+            key = "reserve", context.name, length
+            try:
+                item = await share(Shared[Any](key, _claim_for_all, (context, length), _undo_shared))
+            except NotYet:
+                continue
+            claimed = [] if item is None else [item]
+        if not claimed:
+            return None
+        decoded = await decode_items(context, claimed, on_invalid)
+        items = await renew_leases(context, decoded, length)
+        if items:
+            context.count("reserve", len(items))
+            return items
+    return None
+
+
+async def claim(context: QueueContext[Any], n: int, lease: timedelta) -> list[Item[Any]]:
+    """Claim up to ``n`` items that may run, undecoded; none when the queue is empty."""
+    while not context.state.paused:  # other consumers may take all candidates of a try
+        candidates = (await read_candidates(context, n)) if n > 1 else ()
+        if candidates is None:
+            break
+        if not candidates:
+            item = await claim_one(context, lease)
+            return [] if item is None else [item]
+        now = context.broker.clock.now()
+        items = await send_claim(BatchClaim(context, candidates, make_marks(context, now, lease), now))
+        if items:
+            return items
+    return []
+
+
+async def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> list[Item[Any] | NotYet | None]:
+    """Claim an item for each of several callers, undecoded, with at least half of its lease left.
+
+    The earliest callers get the first items, the others ask again.
+    """
+    (context, lease), n = entries[0], len(entries)
+    items: list[Item[Any]] = []
+    while not items and not context.state.paused:
+        claimed = await claim(context, n, lease)
+        items = await renew_leases(context, claimed, lease)
+        if not claimed:
+            break
+    return [*items, *[NotYet() if items else None] * (n - len(items))]
+
+
+def _undo_shared(item: Item[Any] | None) -> Command[Any] | None:
+    return None if item is None or item.due is None else release_command(item.id, item.token, item.due)
+
+
+# --- one item ------------------------------------------------------------------------------------
+
+
+async def claim_one(
+    context: QueueContext[Any], lease: timedelta, undo: Callable[[ObjectId, Any], Command[Any] | None] | None = None
+) -> Item[Any] | None:
+    """Claim the first item that may run, undecoded; those before it that may not are settled.
+
+    ``undo`` gives it back when the operation does not end well, given the token and the envelope before the claim.
+    """
+    while claimed := (await claim_first(context, partial(_claim_head, context, lease, undo or undo_claim))):
+        item, exhausted = claimed
+        if exhausted:
+            await bury_exhausted(context, item)
+        # Asked here, so that an ordinary item costs no call.
+        elif "start_by" not in item._document or (await start_or_expire(context, [item])):  # noqa: SLF001
+            return item
+    return None
+
+
+async def claim_first(context: QueueContext[Any], claim: Callable[[], Awaitable[R | None]]) -> R | None:
+    """Claim the first eligible item; documents of other programs before it are buried or postponed."""
+    await refresh_hints(context)
+    while not context.state.paused:
+        try:
+            claimed = await claim()
+        except Refused:
+            if not (await bury_uncountable(context)):
+                raise
+        except Unreadable:
+            pass  # the claim has buried or postponed the document, so the item after it may be claimed
+        else:
+            if claimed is not None or not (await has_items_before_bound(context)):
+                return claimed
+    return None
+
+
+async def _claim_head(
+    context: QueueContext[Any], lease: timedelta, undo: Callable[[ObjectId, Any], Command[Any] | None]
+) -> tuple[Item[Any], bool] | None:
+    """Send the claim of the first item; return it, and whether it had all its runs.
+
+    The reply is the envelope before the update, because only that contains the time at which it became eligible. When
+    the reply is lost, the claimed item is searched by its token. If there is none, another claim is sent; should the
+    first one still arrive, its item waits for the end of that lease.
+    """
+    hints, lost = context.state.claim_hints, None
+    for _ in range(MAX_SENDS):
+        now = context.broker.clock.now()
+        marks = make_marks(context, now, lease)
+        token: ObjectId = marks["token"]
+        start = hints.start(context.name, now)
+        update = {"$set": marks, "$inc": {"attempts": 1}}
+        command: Command[Any] = Command(
+            "find_one_and_update",
+            {"filter": start.filter, "update": update, "sort": CLAIM_ORDER},
+            undo=partial(undo, token),
+            resolved=True,
+        )
+        try:
+            before = await perform(command)
+        except Unreadable:
+            await bury_foreign(context, {"q": context.name, "when": marks["when"], "token": token})
+            raise
+        except ReplyLost as error:
+            lost = error
+            after = await retry_once(_find_claimed_command(context, marks, now))
+            if after is not None:
+                exhausted = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
+                return context.raw_item(after, now, due=now), exhausted
+            continue
+        hints.raise_bounds(start, before)
+        if before is None:
+            return None
+        after = {**before, **marks, "attempts": attempts_of(before) + 1}
+        # Another program may have written a value that is no date.
+        due = before["when"] if isinstance(before["when"], datetime) else now
+        return context.raw_item(after, now, due=due), is_exhausted(context, before)
+    assert lost is not None
+    raise lost
+
+
+def undo_claim(token: ObjectId, before: Any) -> Command[Any] | None:
+    return before and release_command(before["_id"], token, before["when"])
+
+
+def _find_claimed_command(
+    context: QueueContext[Any], marks: Mapping[str, Any], now: datetime
+) -> Command[dict[str, Any] | None]:
+    """Return the search for the item of a claim with a lost reply; the index finds it by the end of its lease.
+
+    It is an update that changes nothing, because an update waits for the majority and a read does not. The time at
+    which the item became eligible is not known any more: given back, it goes after the ready items.
+    """
+    filter = {"q": context.name, "when": marks["when"], "token": marks["token"]}
+    return Command(
+        "find_one_and_update",
+        {"filter": filter, "update": {"$set": {"reserved": True}}},
+        undo=lambda raw: raw and release_command(raw["_id"], marks["token"], now),
+    )

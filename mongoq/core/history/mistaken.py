@@ -1,0 +1,282 @@
+"""Mistaken calls: a misspelt name of a queue, a replay from the wrong one, a history that is not kept; what helps.
+
+Queues of dead letters are found by what they hold: the error queue of a pipeline is stored nowhere as a dead queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
+from heapq import nlargest
+from itertools import takewhile
+from typing import Any
+
+from mongoq.core.base.bootstrap import ensure_broker_ready
+from mongoq.core.base.find import aggregate_all, find_one
+from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
+from mongoq.core.base.topics import read_bindings as read_topics
+from mongoq.core.history.query import BoundedCount
+from mongoq.core.history.read import find_queues, in_state, queues, read_controls
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.data.arguments import DEAD_SUFFIX
+from mongoq.data.copies import COPY_MARK, is_publication
+from mongoq.data.indexes import BEGINNING, CLAIM_ORDER
+from mongoq.data.item import Document
+from mongoq.data.settings import from_stored, resolve_settings
+from mongoq.errors import ArgumentInvalid, QueueUnknown
+
+logger = logging.getLogger("mongoq.history")
+
+NO_HISTORY = (
+    "queue {!r} keeps no history: processed items are deleted; mongoq configure {} --history 7d keeps them for a week "
+    'from now on, in Python queue.configure(history="7d")'
+)
+"""Text about a queue whose history was asked for."""
+MIN_SIMILARITY = 0.6
+"""Part of two names, from 0 to 1, that must be equal before one counts as a misspelling of the other."""
+MAX_CANDIDATES = 100
+"""Names that are compared letter by letter, at most."""
+MAX_SUGGESTIONS = 3
+"""Names that an error suggests, at most."""
+DIGITS = re.compile(r"\d+")
+SAMPLED = 10
+"""First items by which a queue is judged."""
+MAX_SEARCHED = 10_000
+"""First letters of a queue that are searched for a queue or stage, at most."""
+QUEUES_TOGETHER = 100
+"""Queues that one ``aggregate`` reads."""
+
+
+async def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> None:
+    """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and ``aggregate``).
+
+    ``letters`` is true for a replay of dead letters, and false for one of a history. A queue that no caller has used
+    yet is no mistake by itself: only a name that is very similar to one in use counts as misspelt.
+    """
+    broker, name = context.broker, context.name
+    dead = await _dead_queues(broker)
+    owner, there = name.removesuffix(DEAD_SUFFIX), None
+    if letters and not (await _holds(broker, name)):
+        if name.endswith(DEAD_SUFFIX):
+            there = dead.get(owner, name)
+        else:
+            there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
+        if there == name or not (await _holds(broker, there)):
+            there = next(iter(await find_letters_of(broker, owner)), None)
+        if there is not None:
+            problem = f"{name!r} holds no dead letters: those of {owner!r} are in {there!r}"
+            raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({there!r}).replay()")
+    is_dead_queue = owner != name or name in dead.values() or bool(await find_letter_queues(broker, [name]))
+    if not letters and is_dead_queue and (await _holds(broker, name)) and not (await _holds(broker, name, "processed")):
+        problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
+        call = f"broker.dead_queue({name!r}).replay()"
+        if owner != name:
+            call = f"broker.queue({owner!r}).dead.replay(), or {call}"
+        raise ArgumentInvalid("replay", f"{problem}; send the letters back with {call}")
+    names = await _find_known_queues(broker, dead)
+    if not names & {name, _other(name)}:
+        near = _nearest(name, names)
+        if near:
+            raise QueueUnknown(name, near, broker.namespace)
+
+
+async def explain_no_history(context: QueueContext[Any]) -> str | None:
+    """Return how to have a queue keep its processed items (``find``); ``None`` if it does."""
+    await ensure_broker_ready(context.broker, write=False)
+    control = await find_one(context.broker, {"_id": CONTROL_PREFIX + context.name}, {"settings": 1})
+    try:
+        stored = from_stored(context.name, (control or {}).get("settings", {}))
+    except ArgumentInvalid:  # the next call that needs the settings says so
+        return None
+    given = {**context.assumed, **context.state.given, **stored, **context.overriding}
+    if resolve_settings(context.name, given).history is not None:
+        return None
+    return NO_HISTORY.format(context.name, shlex.quote(context.name))
+
+
+async def log_no_history(context: QueueContext[Any]) -> None:
+    """Log why nothing was found, if the queue keeps no history (``find``)."""
+    text = await explain_no_history(context)
+    if text is not None:
+        logger.info("%s", text, extra={"mongoq_queue": context.name})
+
+
+async def refuse_unknown(broker: BrokerContext, name: str) -> None:
+    """Raise ``QueueUnknown`` for a queue that holds no item and that no control document names.
+
+    One to three ``find`` for a queue that is known; otherwise also what the names of all queues take. The dead queue of
+    a known queue is known, and the queue of a known dead queue as well.
+    """
+    if await is_known(broker, name):
+        return
+    names = await _find_known_queues(broker, (await _dead_queues(broker)))
+    # All items of a queue may be dead letters.
+    names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
+    if not names & {name, _other(name)}:
+        near = _nearest(name, names)
+        if not near:
+            likely = sorted(choose_candidates(name, names))
+            near = tuple(get_close_matches(name, likely, MAX_SUGGESTIONS, MIN_SIMILARITY))
+        raise QueueUnknown(name, near, broker.namespace)
+
+
+async def is_known(broker: BrokerContext, name: str) -> bool:
+    """Return whether a queue holds an item, live or processed, has a control document, or is bound.
+
+    One to four ``find``.
+    """
+    await ensure_broker_ready(broker, write=False)
+    used = (
+        in_state(name, None, BEGINNING),
+        # Remembered ids count too, and a filter for history would pass over each of them.
+        {"q": name, "processed": {"$gte": BEGINNING}},
+        {"_id": {"$in": [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]}},
+    )
+    for filter in used:
+        if (await find_one(broker, filter, {"_id": 1})) is not None:
+            return True
+    bound = await read_topics(broker)
+    return name in bound or any(name in queues for queues in bound.values())
+
+
+async def find_owner(broker: BrokerContext, name: str) -> str | None:
+    """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
+    dead = await _dead_queues(broker)
+    return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
+
+
+async def _holds(broker: BrokerContext, queue: str, state: Any = None) -> bool:
+    return (await find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
+
+
+async def _dead_queues(broker: BrokerContext) -> dict[str, str]:
+    """Return the dead queue of each queue that stores the name of its dead queue."""
+    where = {"settings.dead": {"$type": "string"}}
+    controls = await read_controls(broker, CONTROL_PREFIX, ["settings.dead"], where=where)
+    return {name: control["settings"]["dead"] for name, control in controls.items()}
+
+
+async def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> set[str]:
+    """Return the names of all queues that hold an item, or that a control document names."""
+    names = set(await queues(broker)) | dead.keys() | set(dead.values())
+    for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
+        names |= (await read_controls(broker, prefix, ())).keys()
+    bound = await read_topics(broker)
+    return names.union(bound, *bound.values())
+
+
+def _other(name: str) -> str:
+    """Return the dead queue of a queue, or the queue of a dead queue: one of the two may hold nothing."""
+    return name.removesuffix(DEAD_SUFFIX) if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
+
+
+def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that are most similar to this one; only dead queues for a dead queue."""
+    suffix = DEAD_SUFFIX if name.endswith(DEAD_SUFFIX) else ""
+    owner = name.removesuffix(suffix)
+    candidates = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
+    likely = choose_candidates(owner, candidates)
+    ratios = {other: ratio for other in likely if (ratio := _likeness(owner, other)) >= MIN_SIMILARITY}
+    return tuple(
+        other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:MAX_SUGGESTIONS]
+    )
+
+
+def choose_candidates(name: str, names: Collection[str]) -> Collection[str]:
+    """Return the names that share the longest beginning and end with this one: to compare thousands takes seconds."""
+    if len(names) <= MAX_CANDIDATES:
+        return names
+
+    def count_equal(other: str) -> int:
+        ends = zip(name, other, strict=False), zip(name[::-1], other[::-1], strict=False)
+        return sum(1 for end in ends for _ in takewhile(lambda pair: pair[0] == pair[1], end))
+
+    return nlargest(MAX_CANDIDATES, sorted(names), count_equal)
+
+
+def _likeness(name: str, other: str) -> float:
+    """Return how similar two names are, from 0 to 1.
+
+    A common beginning up to a dot says nothing. Names that differ only in numbers belong to several customers or days,
+    and are no misspellings.
+    """
+    ours, theirs = name.split("."), other.split(".")
+    while len(ours) > 1 and len(theirs) > 1 and ours[0] == theirs[0]:
+        ours, theirs = ours[1:], theirs[1:]
+    one, two = ".".join(ours), ".".join(theirs)
+    if DIGITS.sub("", one) == DIGITS.sub("", two):
+        return 0.0
+    matcher = SequenceMatcher(None, one, two, autojunk=False)
+    # ``quick_ratio`` is a cheap upper bound: most names are ruled out by it.
+    return matcher.ratio() if matcher.quick_ratio() >= MIN_SIMILARITY else 0.0
+
+
+async def find_letter_queues(broker: BrokerContext, names: Iterable[str]) -> list[str]:
+    """Return those of the queues that hold dead letters (an ``aggregate`` of their first items for each 100 queues)."""
+    fields = {"$project": {"q": 1, "when": 1, "origin": 1, COPY_MARK: 1}}
+    first: list[Document] = await _read_first(broker, names, 1, fields)
+    samples: dict[str, list[Document]] = {item["q"]: [] for item in first if _has_died(item)}
+    for item in await _read_first(broker, samples, SAMPLED, fields):
+        samples[item["q"]].append(item)
+    return [name for name, items in samples.items() if _are_letters(items)]
+
+
+def died_in(name: str) -> dict[str, Any]:
+    """Return the filter of letters that died in a queue or a stage, or behind a queue in a join."""
+    return {"$or": [{field: name} for field in ("origin.queue", "origin.stage", "joined.inputs.queue")]}
+
+
+async def find_letters_of(broker: BrokerContext, name: str) -> list[str]:
+    """Return the sorted names of the queues with letters that died in this queue or stage."""
+    letters = await find_letter_queues(broker, (await find_queues({"$gte": ""})))
+    stages = {"$match": died_in(name)}, {"$limit": 1}, {"$project": {"q": 1}}
+    first = await _read_first(broker, letters, MAX_SEARCHED, *stages)
+    return sorted(document["q"] for document in first)
+
+
+async def count_letters_by_queue(
+    broker: BrokerContext, names: Sequence[str], limit: int
+) -> dict[Any, dict[str, BoundedCount]]:
+    """Count the letters of queues by the queue that they died in, among the first ``limit`` letters of each."""
+    group = {"$group": {"_id": {"q": "$q", "died": "$origin.queue"}, "n": {"$sum": 1}}}
+    counts: dict[Any, dict[str, BoundedCount]] = {}
+    groups = await _read_first(broker, names, limit + 1, group)
+    totals: Counter[str] = Counter()
+    for each in groups:
+        totals[each["_id"]["q"]] += each["n"]
+    for each in groups:
+        queue, died = each["_id"]["q"], each["_id"].get("died")
+        counts.setdefault(died, {})[queue] = BoundedCount(each["n"], totals[queue] <= limit)
+    return counts
+
+
+async def _read_first(broker: BrokerContext, names: Iterable[str], limit: int, *stages: Mapping[str, Any]) -> list[Any]:
+    """Run these stages on the first live items of each queue, in the order of claims."""
+    rest: list[Mapping[str, Any]] = [{"$sort": dict(CLAIM_ORDER)}, {"$limit": limit}, *stages]
+    parts = [[{"$match": in_state(name, None, BEGINNING)}, *rest] for name in names]
+    rows: list[Any] = []
+    for start in range(0, len(parts), QUEUES_TOGETHER):
+        rows += await aggregate_all(broker, parts[start : start + QUEUES_TOGETHER])
+    return rows
+
+
+def _are_letters(items: Sequence[Document]) -> bool:
+    """Return whether all items have died in another queue, and one of them is still as its burial left it.
+
+    Items that were sent back and went on keep their ``origin`` as well, but none of them has the time of the burial. A
+    queue with other items among its first ones counts as ordinary: commands for letters would take these too.
+    """
+    return all(map(_has_died, items)) and any(item["origin"].get("at") == item["when"] for item in items)
+
+
+def _has_died(item: Document) -> bool:
+    """Return whether an item was buried from another queue, and is no copy by a topic or a replay."""
+    origin = item.get("origin")
+    if not isinstance(origin, Mapping) or not isinstance(origin.get("reason"), str) or is_publication(origin):
+        return False
+    is_copy = COPY_MARK in item and origin.get("id") != item["_id"]
+    return origin.get("queue") != item["q"] and not is_copy

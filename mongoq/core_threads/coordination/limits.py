@@ -1,0 +1,254 @@
+# Generated from mongoq/core/coordination/limits.py by scripts/unasync.py. Do not edit.
+"""Limits of a queue over all processes: permits of ``max_running``, and slots of ``rate``, in control documents.
+
+``limit:<queue>`` lists the workers that hold permits, each with a lease. ``rate:<queue>`` and ``rate:<queue>:<hash>``
+are the buckets of rates. Each change is one ``update`` that finds the document as it was read, so that none is lost or
+made twice. The TTL index removes a document that is not used any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.core.base.queue_settings import CONTROL_PREFIX, unusable_settings
+from mongoq.core.command import Command, Duplicate, has_matched, number_matched
+from mongoq.core.coordination.limits import (
+    IDLE_EXPIRY,
+    LIMIT_PREFIX,
+    MAX_CHANGES,
+    RACE_PAUSE_SECONDS,
+    REQUEST_LEASE,
+    Document,
+    LimitContended,
+    Permits,
+    T,
+    _bucket,
+    _bucket_fields,
+    _holders_update,
+    _keys_of,
+    _read_holders,
+    bucket_id,
+)
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads.base.bootstrap import ensure_broker_ready
+from mongoq.core_threads.base.find import find_few, find_one
+from mongoq.core_threads.base.retry import retry_until_reply
+from mongoq.core_threads.perform import sleep
+from mongoq.data.clock import VirtualClock, milliseconds
+from mongoq.data.limits import PermitHolder, QueueLimits, make_limits, plan_permits
+from mongoq.data.process import dice
+from mongoq.data.rate import Pace, PutOff, Slot, find_free, share_slots, take_free
+from mongoq.data.settings import QueueSettings, from_stored, resolve_settings
+from mongoq.errors import ArgumentInvalid
+
+
+def change_document(
+    broker: BrokerContext,
+    id: str,
+    change: Callable[[Document | None, datetime], tuple[dict[str, Any] | None, T]],
+    known: Document | None = None,
+) -> tuple[T, Document | None]:
+    """Change a control document by what it contains; returns the result of ``change`` and the document.
+
+    One ``update`` where the document is as ``known``; else a ``find`` before it. ``change`` returns the fields to set,
+    or ``None`` for no change, and is called again when another process was faster. A crash leaves the document as it
+    was or as it was to be.
+    """
+    for races in range(MAX_CHANGES):
+        if known is None:
+            known = find_one(broker, {"_id": id})
+        now = broker.clock.now()
+        fields, result = change(known, now)
+        if fields is None:
+            return result, known
+        version = ObjectId()
+        fields = {"expires": now + IDLE_EXPIRY, **fields, "version": version}
+        before = {"$exists": False} if known is None else known.get("version")
+        # The own version also matches: a command that is sent again after a lost reply finds what it has written.
+        filter = {"_id": id, "version": before if known is None else {"$in": [before, version]}}
+        arguments = {"filter": filter, "update": {"$set": fields}, "upsert": known is None}
+        try:
+            reply: Any = retry_until_reply(Command("update_one", arguments))
+            if has_matched(reply) or reply.upserted_id is not None:
+                return result, {**(known or {}), "_id": id, **fields}
+        except Duplicate:  # another process has just inserted it; or this one, by a command whose reply was lost
+            pass
+        known = None
+        if races:
+            sleep(dice.uniform(0, RACE_PAUSE_SECONDS * min(races, 10)))
+    raise LimitContended(id)
+
+
+# --- permits -------------------------------------------------------------------------------------
+
+
+def take_permits(
+    broker: BrokerContext,
+    queue: str,
+    by: str,
+    *,
+    limit: int,
+    occupied: int,
+    wanted: int,
+    lease: timedelta,
+    holds: bool,
+    known: Document | None = None,
+) -> tuple[Permits, Document | None]:
+    """Take as many permits as a worker may have, extend their lease, or leave a request for some.
+
+    The worker has ``occupied`` items now, and could use ``wanted`` permits for them and more; it ``holds`` some already
+    as far as it knows.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
+        mine, others = _read_holders(document, by, now)
+        lost = holds and (mine is None or mine.number == 0)
+        # Runs whose permits are lost have no claim to others: their items are lost as well.
+        running = 0 if lost else occupied
+        asked = max(wanted, running)
+        number, since = plan_permits(limit, others, mine, occupied=running, wanted=asked, now=now)
+        number = 0 if lost else number
+        if mine is None or (mine.number > 0) != (number > 0):  # its turn begins, or ends
+            since = now
+        if number == 0 and mine is not None and mine.number == 0 and mine.until - now > REQUEST_LEASE / 2:
+            return None, Permits(0, mine.until, lost)  # the request stands
+        until = now + (lease if number else REQUEST_LEASE)
+        changed = PermitHolder(by, number, asked, since, until)
+        return _holders_update([*others, changed], now), Permits(number, until, lost)
+
+    return change_document(broker, LIMIT_PREFIX + queue, change, known)
+
+
+def keep_permits(
+    broker: BrokerContext, queue: str, by: str, *, number: int, lease: timedelta, known: Document | None = None
+) -> tuple[Permits, Document | None]:
+    """Keep only ``number`` permits and extend their lease, or with 0 take the worker off the list (``update``).
+
+    Permits whose lease has ended are lost, and not taken again.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
+        mine, others = _read_holders(document, by, now)
+        if mine is None or (number and mine.number < number):
+            return None, Permits(0, now, lost=number > 0)
+        if number == 0:
+            return _holders_update(others, now), Permits(0, now)
+        kept = PermitHolder(by, number, number, mine.since, now + lease)
+        return _holders_update([*others, kept], now), Permits(number, kept.until)
+
+    return change_document(broker, LIMIT_PREFIX + queue, change, known)
+
+
+def read_limits(context: QueueContext[Any]) -> QueueLimits:
+    """Read the limits of a queue, and what is used of them (two ``find``).
+
+    Raises:
+        CollectionUnsuitable: another program has stored settings that cannot be used.
+    """
+    broker, name = context.broker, context.name
+    ensure_broker_ready(broker, write=False)
+    control = (find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})) or {}
+    try:
+        stored = from_stored(name, control.get("settings", {}))
+    except ArgumentInvalid as error:
+        raise unusable_settings(broker, name, error) from error
+    return (read_limits_of(broker, [resolve_settings(name, {**context.state.given, **stored})]))[name]
+
+
+def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> dict[str, QueueLimits]:
+    """Read what is used of the limits of several queues (``find``, none without queues); by their names."""
+    if not queues:
+        return {}
+    ids = [id for queue in queues for id in (LIMIT_PREFIX + queue.name, bucket_id(queue.name))]
+    documents = read_buckets(broker, ids)
+    now, exact = broker.clock.now(), isinstance(broker.clock, VirtualClock)
+    limits: dict[str, QueueLimits] = {}
+    for queue in queues:
+        permits, bucket = documents.get(LIMIT_PREFIX + queue.name), documents.get(bucket_id(queue.name))
+        limits[queue.name] = make_limits(queue, permits, bucket, now, exact=exact)
+    return limits
+
+
+# --- slots ---------------------------------------------------------------------------------------
+
+
+def take_slots(broker: BrokerContext, id: str, pace: Pace, n: int, unused: Sequence[Slot] = ()) -> list[Slot] | float:
+    """Take up to ``n`` slots of a bucket (``find`` and ``update``), as ``take_free`` does.
+
+    A crash after it leaves the slots unused: no other process gets them.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot] | float]:
+        taken = take_free(_bucket(document), pace, milliseconds(now), n, unused)
+        return _bucket_fields(taken[-1].time + pace.interval, pace, now) if isinstance(taken, list) else None, taken
+
+    taken, _ = change_document(broker, id, change)
+    return taken
+
+
+def give_back_slots(broker: BrokerContext, id: str, pace: Pace, unused: Sequence[Slot]) -> list[Slot]:
+    """Give unused slots back that no process has taken later ones than (``find`` and ``update``); return the others."""
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot]]:
+        bucket = _bucket(document)
+        if bucket is None or bucket.interval != pace.interval:
+            return None, list(unused)
+        free = find_free(bucket, pace, unused)
+        fields = _bucket_fields(free, pace, now) if free < bucket.next else None
+        return fields, [slot for slot in unused if slot.time < free]
+
+    kept, _ = change_document(broker, id, change)
+    return kept
+
+
+def share_key_slots(
+    broker: BrokerContext,
+    id: str,
+    pace: Pace,
+    turns: Sequence[bool],
+    *,
+    room: int,
+    unused: Sequence[Slot] = (),
+    known: Document | None = None,
+) -> tuple[list[Slot], list[PutOff | None]]:
+    """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
+        bucket = _bucket(document)
+        slots, put_offs, changed = share_slots(bucket, pace, milliseconds(now), turns, room=room, unused=unused)
+        if changed is None:
+            return None, (slots, put_offs)
+        line = {"later": changed.later} if math.isfinite(changed.later) else {}
+        return {**_bucket_fields(changed.next, pace, now), **line}, (slots, put_offs)
+
+    shared: tuple[list[Slot], list[PutOff | None]]
+    shared, _ = change_document(broker, id, change, known)
+    return shared
+
+
+def read_buckets(broker: BrokerContext, ids: Sequence[str]) -> dict[str, Document]:
+    """Read documents of buckets, or of permits, by their ``_id`` (``find``)."""
+    found = find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
+    return {document["_id"]: document for document in found}
+
+
+def end_put_offs(context: QueueContext[Any]) -> None:
+    """Let the items that a rate has put off look for their starts now, since the rate has changed (two ``update``).
+
+    A crash between them leaves them to look within a minute.
+    """
+    _update_many({"_id": _keys_of(context.name)}, {"$unset": {"later": ""}})
+    now = context.broker.clock.now()
+    # An item that was put anywhere since then has another date, and keeps it.
+    is_put_off = {"throttled.until": {"$gt": now}, "$expr": {"$eq": ["$throttled.until", "$when"]}}
+    number = _update_many({"q": context.name, "when": {"$gt": now}, **is_put_off}, {"$set": {"when": now}})
+    context.broker.record_put(context.name, now, number=number, is_new=False)
+
+
+def _update_many(filter: Mapping[str, Any], update: Mapping[str, Any]) -> int:
+    return retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))

@@ -1,0 +1,275 @@
+# Generated from mongoq/core/history/query.py by scripts/unasync.py. Do not edit.
+"""Queries: items of a queue in one state, filtered and in order; read, counted and deleted slice by slice.
+
+Processed items come oldest first, live items in the order of claims, and blocked ones sequence by sequence. Pages go by
+key, so no cursor stays open between them. A filter that no index answers would keep one command busy with the whole
+queue or history: a search therefore reads slices. A slice is the next documents of an index, and only these are
+compared with the filter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from mongoq.core.base.find import find_command, read_stored_batch
+from mongoq.core.command import Command, Unreadable, delete_many
+from mongoq.core.history.query import (
+    BY_ID,
+    FIRST_SLICE,
+    MAX_DELETED_ITEMS,
+    PAGE,
+    SLICE,
+    SLICE_GROWTH,
+    BoundedCount,
+    M,
+    Progress,
+    Query,
+    lacks_index,
+    open_document,
+    refuse_filter,
+)
+from mongoq.core.history.read import NOT_RESERVED
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads.base.bootstrap import ensure_broker_ready
+from mongoq.core_threads.base.find import close_cursor, find_few, find_undecoded
+from mongoq.core_threads.base.retry import retry_once
+from mongoq.core_threads.perform import perform
+from mongoq.core_threads.sequence.hold import delete_in_order
+from mongoq.data.arguments import count
+from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.item import Document, Item
+from mongoq.errors import CollectionUnsuitable
+
+
+def history_page(context: QueueContext[M], query: Query) -> tuple[list[Item[M]], Query | None]:
+    """Read the items of one page, and return the query of the rest (``find``, majority read concern)."""
+    documents, rest = documents_page(context, query)
+    return context.items(documents, context.broker.clock.now()), rest
+
+
+def documents_page(
+    context: QueueContext[Any], query: Query, *, fields: Mapping[str, int] | None = None
+) -> tuple[list[Any], Query | None]:
+    """Read the documents of one page, at most one reply of the server, and return the query of the rest.
+
+    With ``fields`` only these are read, and with a server documents stay undecoded bytes. A page of a query by ids are
+    the documents of the next ids, decoded.
+    """
+    broker = context.broker
+    ensure_broker_ready(broker, write=False)
+    query = replace(query, started=query.started or broker.clock.now())
+    if query.ids is not None:
+        ids, behind = query.ids[: query.page], query.ids[query.page :]
+        named = replace(query, ids=ids).filter(context.name)
+        documents = find_few(broker, named, query.order, len(ids), hint=BY_ID, target="history", lenient=True)
+        return documents, replace(query, ids=behind) if behind else None
+    find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
+    if fields is not None:
+        find["projection"] = fields
+    if not broker.serverless:
+        find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
+    hinted = find if query.hint is None or broker.serverless else {**find, "hint": query.hint}
+    try:
+        documents, id = _read_reply(broker, hinted, as_stored=fields is not None)
+    except Exception as error:
+        if hinted is find or not lacks_index(error):
+            refuse_filter(query.where, error)
+            raise
+        # A collection without the index holds few items.
+        documents, id = _read_reply(broker, find, as_stored=fields is not None)
+    if id:
+        # A page of large items takes no more memory than one reply (16 MB).
+        close_cursor(broker, id)
+    if not id and len(documents) < query.page:
+        return documents, None
+    return documents, replace(query, after=open_document(broker, documents[-1]))
+
+
+def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> tuple[list[Any], int]:
+    """Return the documents of the server's first reply, and the id of the cursor for the others, 0 for none."""
+    if broker.serverless:
+        arguments = {**find, "sort": list(find["sort"].items())}
+        documents: list[Any] = perform(Command("find", arguments, target="history"))
+        return documents, 0
+    command = find_command(broker, find, as_stored=as_stored)
+    try:
+        cursor = retry_once(command)
+        return read_stored_batch(cursor) if as_stored else (cursor["firstBatch"], cursor["id"])
+    except Unreadable:
+        cursor = find_undecoded(broker, command)
+        return cursor["firstBatch"], cursor["id"]
+
+
+def read_slice(
+    context: QueueContext[Any], query: Query, *, examine: int = SLICE
+) -> tuple[list[Document], Query | None, int]:
+    """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
+
+    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
+    A slice may have no documents although there is a rest. Without a filter, or by ids, it is one page (one ``find``).
+    """
+    part, behind = query, None
+    if query.ids is None and query.conditions(context.name):
+        part, behind = _cut_slice(context, query, count(examine, "examine"))
+    documents, rest = documents_page(context, part)
+    if rest is None:
+        return documents, behind, examine
+    return documents, replace(rest, last=query.last), len(documents)
+
+
+def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[Query, Query | None]:
+    """Return the next slice of a query, and the query of what is behind it.
+
+    The end of the slice is read from the keys of the index alone (``find``). The slice is what lies before it, whatever
+    comes or goes meanwhile: no item is met twice, and none that stays is passed over.
+    """
+    broker = context.broker
+    ensure_broker_ready(broker, write=False)
+    query = replace(query, started=query.started or broker.clock.now())
+    options: dict[str, Any] = {"projection": query.key_fields, "hint": query.index.pattern, "target": "history"}
+    keys = query.key_filter(context.name)
+    try:
+        ends = find_few(broker, keys, query.order, 2, skip=examine - 1, **options)
+    except Exception as error:
+        if lacks_index(error):
+            problem = f"lacks the index {query.index.name}; run broker.ensure_indexes(), see 'mongoq doctor'"
+            raise CollectionUnsuitable(broker.namespace, problem) from error
+        raise
+    if len(ends) < 2:
+        return query, None
+    return replace(query, last=ends[0]), replace(query, after=ends[0])
+
+
+class Search:
+    """Reads the matching documents of a query, a slice at a time; slices grow while they do not fill a page.
+
+    Attributes:
+        rest: query of what is not read yet; ``None`` at the end.
+        examined: number of documents that were compared with the filter so far; at least so many.
+    """
+
+    def __init__(self, context: QueueContext[Any], query: Query) -> None:
+        self.rest: Query | None = query
+        self.examined = 0
+        self._context = context
+        self._page = query.page
+        self._size = FIRST_SLICE
+
+    def read(self, room: float = math.inf) -> list[Document]:
+        """Read the next slice, ``room`` documents of it at most; it may be empty before the end."""
+        if self.rest is None:
+            return []
+        page = int(min(self._page, room))
+        rest = replace(self.rest, page=page)
+        documents, self.rest, examined = read_slice(self._context, rest, examine=self._size)
+        # A full page leaves most of a slice unread, and the end of each slice is read first.
+        self._size = FIRST_SLICE if len(documents) >= page else min(SLICE, self._size * SLICE_GROWTH)
+        self.examined += examined
+        return documents
+
+
+def search(context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None) -> list[Document]:
+    """Read the first ``limit`` matching documents of a query, slice by slice; undecodable ones come in addition.
+
+    It reads to the end if there are fewer. ``progress`` is called after each slice.
+    """
+    found, missing = list[Document](), limit
+    pages = Search(context, replace(query, page=PAGE))
+    while missing > 0 and pages.rest is not None:
+        documents = pages.read(missing if query.ids is None else PAGE)  # ids in any order: the first may be last
+        found += documents
+        missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
+        if progress is not None:
+            progress(pages.examined)
+    return found
+
+
+def count_range(
+    context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None
+) -> BoundedCount:
+    """Count the items of a query among the first ``limit`` items, slice by slice (``find`` and ``aggregate`` each).
+
+    Without a filter, the server counts keys of the index (``aggregate``). ``progress`` is called after each slice.
+    """
+    ensure_broker_ready(context.broker, write=False)
+    if not query.conditions(context.name):
+        whole = replace(query, started=context.broker.clock.now()).filter(context.name)
+        number: int = perform(Command("count_documents", {"filter": whole, "limit": limit + 1}))
+        return BoundedCount(number, exact=number <= limit)
+    number, examined, rest = 0, 0, query
+    while examined < limit:
+        size = min(SLICE, limit - examined)
+        part, behind = _cut_slice(context, rest, size)
+        hint = {} if context.broker.serverless else {"hint": part.index.pattern}
+        try:
+            number += perform(Command("count_documents", {"filter": part.filter(context.name), **hint}))
+        except Exception as error:
+            refuse_filter(part.where, error)
+            raise
+        examined += size
+        if progress is not None:
+            progress(examined)
+        if behind is None:
+            return BoundedCount(number)
+        rest = behind
+    return BoundedCount(number, exact=False)
+
+
+def count_free(
+    context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None
+) -> BoundedCount:
+    """Count the live items of a query that no caller holds, as ``count_range`` does.
+
+    These are all due items and all blocked ones, which need no look at the documents, and the later ones that are not
+    reserved. Items that are named by ids are counted by these.
+    """
+    ensure_broker_ready(context.broker, write=False)
+    now, free = context.broker.clock.now(), BoundedCount()
+    if query.ids is not None:
+        for part in query.free(now).split(PAGE):
+            number: int = perform(Command("count_documents", {"filter": part.filter(context.name)}))
+            free += BoundedCount(number)
+        return free
+    later = replace(query, since=now).narrow({"reserved": NOT_RESERVED})
+    for part in (replace(query, until=now), later, replace(query, state="blocked")):
+        left = max(1, limit - free.number)
+        free += count_range(context, part, limit=left, progress=progress)
+        if not free.exact:
+            break
+    return free
+
+
+def delete(context: QueueContext[Any], query: Query, room: float = math.inf) -> int:
+    """Delete the items of a query, ``room`` of them at most, and return how many.
+
+    Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in order and a
+    ``delete`` of them for each 1,000 items. Items that others wait for go in transactions, in which the next ones
+    follow.
+    """
+
+    def remove(filter: dict[str, Any]) -> int:
+        if query.state == "blocked":  # nothing behind them could follow
+            return perform(delete_many(filter))
+        return delete_in_order(context, filter)
+
+    deleted = 0
+    for part in query.split(MAX_DELETED_ITEMS):
+        if room == math.inf:
+            deleted += remove(part.filter(context.name))
+            continue
+        rest = part
+        while deleted < room:
+            size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
+            fields = {**query.key_fields, "_id": 1}
+            page = find_few(context.broker, filter, query.order, size, projection=fields, hint=rest.hint)
+            if not page:
+                break
+            # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
+            named = part.narrow({"_id": {"$in": [document["_id"] for document in page]}})
+            deleted += remove(named.filter(context.name))
+            # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
+            rest = replace(rest, after=page[-1])
+    return deleted

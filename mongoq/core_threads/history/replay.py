@@ -1,0 +1,381 @@
+# Generated from mongoq/core/history/replay.py by scripts/unasync.py. Do not edit.
+"""Replay: push copies of processed items into the same or another queue, in their order, each once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.core.command import Command, WakeEvent, chunks, own_error
+from mongoq.core.history.query import BY_ID, Query, open_document
+from mongoq.core.history.replay import (
+    CHUNKS_PER_SECOND,
+    CLOCK_TOLERANCE,
+    COPIED_FIELDS,
+    DUPLICATE_KEY_CODE,
+    IDS_PER_FIND,
+    LABEL_BYTES,
+    LONGEST_WAIT_SECONDS,
+    MAX_DOCUMENT_BYTES,
+    ORIGINALS_TOGETHER,
+    STENCIL_FIELDS,
+    Progress,
+    Task,
+    Transform,
+    _check_options,
+    _check_range,
+    _Copy,
+    hop_destination,
+    mark_copy,
+)
+from mongoq.core.settle.move import destination
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads.base.bootstrap import ensure_broker_ready
+from mongoq.core_threads.base.find import find_few
+from mongoq.core_threads.base.queue_settings import ensure_ready
+from mongoq.core_threads.base.retry import retry_once
+from mongoq.core_threads.history.mistaken import log_no_history, refuse_mistake
+from mongoq.core_threads.history.query import documents_page
+from mongoq.core_threads.perform import perform, rest, run_beside, sleep
+from mongoq.data.arguments import REASON_BYTES, Duration, Id, count, duration, text
+from mongoq.data.arguments import priority as checked_priority
+from mongoq.data.copies import (
+    COPY_MARK,
+    MAX_REFUSALS,
+    SKIP,
+    CopyStencil,
+    Replayed,
+    fields_of,
+)
+from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.envelope import new_envelope, shorten
+from mongoq.data.item import Document, Item, payload_at
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+
+
+def replay(
+    context: QueueContext[Any],
+    *,
+    to: str | QueueContext[Any] | None,
+    hop: str | None,
+    ids: Iterable[Id] | None,
+    since: datetime | None,
+    until: datetime | None,
+    after: Any,
+    where: Any,
+    limit: int | None,
+    label: str,
+    transform: Transform | None,
+    delay: Duration | None,
+    priority: int | None,
+    once: Duration,
+    rate: float | None,
+    progress: Progress | None,
+    dry_run: bool,
+    page: int,
+) -> Replayed:
+    """Copy processed items, page by page and chunk by chunk; all arguments are checked before anything is sent."""
+    task = Task(
+        context,
+        hop_destination(context, hop, to) or destination(context, context),
+        text(label, "label", LABEL_BYTES),
+        duration(once, "once", zero=False),
+        timedelta(0) if delay is None else duration(delay, "delay"),
+        None if priority is None else checked_priority(priority),
+        transform,
+        dry_run,
+        hop,
+    )
+    room = math.inf if limit is None else count(limit, "limit")
+    pace = _check_options(transform, progress, dry_run, rate)
+    query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
+    if dry_run:
+        # It writes nothing, not even the options of a handle.
+        ensure_broker_ready(context.broker, write=False)
+    else:
+        ensure_ready(context, fresh=False)
+        if isinstance(to, QueueContext):
+            ensure_ready(QueueContext(context.broker, to.options, to.codec), fresh=False)
+    source = _Source(task, query)
+    if query.ids is not None:
+        source.locate(query.ids)
+    result = _copy_all(task, source, room, pace, progress or (lambda _: None))
+    if not result.found and query.ids != ():
+        refuse_mistake(context, letters=False)
+        log_no_history(context)
+    return result
+
+
+class _Source:
+    """Reads the items to copy, oldest first: those with the ids of the query, or those between two times.
+
+    The end of the range is fixed at the beginning, and copies that a replay made into this queue are left out by their
+    mark, so the clocks need not agree. Items that are copied without decoding are read as bytes.
+
+    Attributes:
+        missing: ids that no item was found for; it grows with each page.
+    """
+
+    def __init__(self, task: Task, query: Query) -> None:
+        context = self._context = task.context
+        self.missing: tuple[ObjectId, ...] = ()
+        trail = {} if task.hop is None else {"trail": 1}
+        self._projection = {**COPIED_FIELDS, **trail} if task.as_stored else None
+        if query.ids is None:
+            until = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
+            query = replace(query, until=until).narrow({COPY_MARK: {"$ne": context.name}})
+        self._rest: Query | None = query
+        self._page = query.page
+
+    def locate(self, ids: Sequence[ObjectId]) -> None:
+        """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
+        assert self._rest is not None
+        keys: list[Document] = []
+        for part in self._rest.split(IDS_PER_FIND):
+            keys += find_few(
+                self._context.broker,
+                part.filter(self._context.name),
+                [("_id", 1)],
+                IDS_PER_FIND,
+                projection={"processed": 1},
+                hint=BY_ID,
+                target="history",
+            )
+        order = [key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"]))]
+        there = set(order)
+        self.missing = tuple(id for id in ids if id not in there)
+        self._rest = replace(self._rest, ids=tuple(order)) if order else None
+
+    def read(self, room: float) -> list[Document | bytes]:
+        """Read the next page, ``room`` documents of it at most; it is empty at the end."""
+        documents: list[Any] = []
+        while not documents and self._rest is not None:
+            page = replace(self._rest, page=int(min(self._page, room)))
+            documents, self._rest = documents_page(self._context, page, fields=self._projection)
+            if page.ids is not None:
+                there = {document["_id"] for document in documents}
+                self.missing += tuple(id for id in page.ids[: page.page] if id not in there)
+        return documents
+
+
+def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
+    """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next.
+
+    ``rate`` is the number of copies per second, at most; copies that exist already do not count.
+    """
+    result, found, free = Replayed(), list[Document | bytes](), -math.inf
+    pending: _Chunk | None = None
+
+    def finish(pending: _Chunk) -> None:
+        nonlocal result, free
+        more = pending.receive()
+        free += more.pushed / rate
+        result = replace(result + more, missing=source.missing)
+        progress(result)
+
+    while True:
+        try:
+            if not found and room > 0:
+                found = source.read(room)
+                room -= len(found)
+            # Small enough to keep the rate within a second.
+            size = max(1, int(min(len(found), rate / CHUNKS_PER_SECOND)))
+            documents, found = found[:size], found[size:]
+            chunk = _Chunk(task, documents) if documents else None
+        # The insert under way has to be answered and counted before the error goes to the caller.
+        except Exception:
+            if pending is not None:
+                finish(pending)
+            raise
+        if pending is not None:
+            finish(pending)
+        if chunk is None:
+            return replace(result, missing=source.missing)
+        if not task.dry_run:
+            if (pause := free - time.monotonic()) > 0:
+                sleep(pause)
+            free = time.monotonic()
+        chunk.send()
+        pending = chunk
+
+
+class _Chunk:
+    """Copies of some documents, in their order, and what becomes of them; each document may still be bytes."""
+
+    def __init__(self, task: Task, documents: list[Document | bytes]) -> None:
+        self._task = task
+        self._skipped = 0
+        self._refusals: list[tuple[ObjectId, str]] = []
+        self._priorities: set[int] = set()
+        # By the bytes behind the payloads, which documents of one stencil have in common.
+        self._stencils: dict[bytes, CopyStencil] = {}
+        broker = task.context.broker
+        now = broker.clock.now()
+        planned = [copy for document in documents if (copy := self._plan(document, now)) is not None]
+        end = broker.clock.stamp() + task.delay
+        whens = task.line.places([copy.id for copy in planned], end)
+        self._due = min(whens, default=end)
+        self._ids: list[bytes] = []
+        copies: list[RawBSONDocument] = []
+        for copy, when in zip(planned, whens, strict=True):
+            made = copy.make(when)
+            if len(made.raw) <= MAX_DOCUMENT_BYTES:
+                self._ids.append(copy.id)
+                copies.append(made)
+            else:
+                # Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
+                original = open_document(broker, copy.original)["_id"]
+                self._refuse(original, PayloadTooLarge("payload", len(made.raw), MAX_DOCUMENT_BYTES))
+        self._parts = list(chunks(copies, lambda copy: len(copy.raw)))
+        self._found, self._last = len(documents), open_document(broker, documents[-1])
+        self._pushed = 0
+        self._done = WakeEvent()
+        self._error: BaseException | None = None
+
+    def _refuse(self, id: ObjectId, reason: object) -> None:
+        self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
+
+    def _plan(self, document: Document | bytes, now: datetime) -> _Copy | None:
+        """Return the copy of a document; ``None`` for one that is skipped, or refused with the reason."""
+        task = self._task
+        # The fast way: a document with a known tail is copied as bytes, without decoding it.
+        cut = task.cutter.cut(document) if type(document) is bytes and task.hop is None else None
+        if cut is not None and cut[2] in self._stencils:
+            id, payload, rest, processed = cut
+            copy = task.ids.id(id, processed)
+            return _Copy(copy, document, partial(self._stencils[rest].copy, copy, payload, id))
+        document = open_document(task.context.broker, document)
+        if isinstance(document, UnreadableDocument):
+            self._refuse(document["_id"], document.problem)
+            return None
+        envelope = self._make_envelope(document, now)
+        if envelope is None:
+            return None
+        encoding = task.context.broker.encoding
+        if cut is not None and fields_of(cut[2]) == STENCIL_FIELDS:
+            self._stencils[cut[2]] = CopyStencil(encoding, envelope)
+        return _Copy(envelope["_id"].binary, document, lambda when: encoding.raw({**envelope, "when": when}))
+
+    def _make_envelope(self, document: Document, now: datetime) -> dict[str, Any] | None:
+        """Return the envelope of a copy: new except for payload, priority and headers, with an ``origin``.
+
+        The key is not used again, because a newer item may have it by now. ``None`` for an item that is left out.
+        Errors of the caller's own function end the replay, so that they are not caught.
+        """
+        task, item = self._task, self._task.context.raw_item(document, now)
+        try:
+            typed = item
+            if task.hop is not None:
+                # The payload at a hop belongs to another queue, so this queue's type does not apply to it.
+                typed = item = item.with_payload(payload_at(item.stored("trail"), task.hop))
+            elif task.transform is not None:
+                typed = task.context.decode_payload(item)
+            if task.transform is None and not task.as_stored:
+                # Checks that the target's type can read it; the copy still gets the stored form.
+                task.target.codec.load(item.payload)
+        except ArgumentInvalid as invalid:
+            self._refuse(item.id, invalid)
+            return None
+        payload = item.payload if task.transform is None else task.transform(typed.payload, typed)
+        if task.transform is not None and payload is None:
+            hint = "return the payload, or mongoq.SKIP to leave the item out"
+            raise ArgumentInvalid("transform", f"returned None for item {item.id}; {hint}")
+        if task.transform is not None and payload is SKIP:
+            self._skipped += 1
+            return None
+        try:
+            if task.transform is not None:
+                payload = task.target.codec.encode(payload)
+            priority = checked_priority(item.priority) if task.priority is None else task.priority
+        except ArgumentInvalid as invalid:
+            self._refuse(item.id, invalid)
+            return None
+        self._priorities.add(priority)
+        options: dict[str, Any] = {"priority": priority, "headers": item.headers or None, "once": now + task.once}
+        envelope = new_envelope(task.target.name, payload, id=task.ids.of(document), when=now, **options)
+        return envelope | mark_copy(item, task.label, now)
+
+    def send(self) -> None:
+        """Push the copies (``insert`` of many, unordered), without waiting where there is a server."""
+        if self._task.dry_run:
+            filter = {"_id": {"$in": [*map(ObjectId, self._ids)]}}
+            find: Command[Any] = Command("find", {"filter": filter, "projection": {"_id": 1}}, target="history")
+            self._pushed = len(self._ids) - len(perform(find))
+            self._done.set()
+        elif self._task.context.broker.serverless:
+            self._insert_all()
+        else:
+            run_beside(self._insert_all, self._done.set, copy_context())
+
+    def _insert_all(self) -> None:
+        try:
+            for part in self._parts:
+                self._pushed += _insert(part)
+        except BaseException as error:  # for the caller
+            self._error = error
+        finally:
+            self._done.set()
+
+    def receive(self) -> Replayed:
+        """Wait for the copies that were sent, and return the result."""
+        is_done = False
+        while not is_done:
+            # It refuses a caller after ``close``, which may have cancelled the inserts.
+            rest(self._done, LONGEST_WAIT_SECONDS)
+            is_done = self._done.was_set
+        if self._error is not None:
+            raise self._error
+        task = self._task
+        if not task.dry_run:
+            task.context.broker.record_put(task.target.name, self._due, *self._priorities, number=self._pushed)
+        return Replayed(
+            found=self._found,
+            pushed=self._pushed,
+            already=len(self._ids) - self._pushed,
+            skipped=self._skipped,
+            refused=len(self._refusals),
+            refusals=tuple(self._refusals[:MAX_REFUSALS]),
+            position=(self._last["processed"], self._last["_id"]),
+        )
+
+
+def _insert(envelopes: list[RawBSONDocument]) -> int:
+    """Insert new copies, again after a lost reply; return how many are new."""
+    try:
+        retry_once(Command("insert_many", {"documents": envelopes, "ordered": False}))
+    except Exception as error:
+        details = getattr(own_error(error), "details", None)
+        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
+            raise
+        failures = details.get("writeErrors")
+        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
+        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
+            raise
+        return len(envelopes) - len(failures)
+    return len(envelopes)
+
+
+def find_originals(broker: BrokerContext, copies: Mapping[bytes, ObjectId], label: str) -> dict[bytes, dict[str, Any]]:
+    """Return the fields that copies take over from their originals, by the ids of the copies (``find`` by ``_id``).
+
+    Originals that do not exist are left out.
+    """
+    ensure_broker_ready(broker, write=False)
+    wanted, found, now = list(set(copies.values())), {}, broker.clock.now()
+    fields: dict[str, int] = dict.fromkeys(("q", "key", "headers", "attempts"), 1)
+    for start in range(0, len(wanted), ORIGINALS_TOGETHER):
+        ids = wanted[start : start + ORIGINALS_TOGETHER]
+        filter = {"_id": {"$in": ids}, "q": {"$type": "string"}, "payload": {"$exists": True}}
+        for document in find_few(broker, filter, [("_id", 1)], len(ids), projection=fields):
+            headers = {"headers": document["headers"]} if isinstance(document.get("headers"), Mapping) else {}
+            found[document["_id"]] = headers | mark_copy(Item(document, None, now, broker.namespace), label, now)
+    return {copy: found[original] for copy, original in copies.items() if original in found}

@@ -1,0 +1,164 @@
+# Generated from mongoq/core/push/publish.py by scripts/unasync.py. Do not edit.
+"""Publications: an item pushed to a topic is copied into each bound queue, all in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.core.command import Command, chunks
+from mongoq.core.push.insert import Keyed, id_taken_error
+from mongoq.core.push.publish import Copy, Ordered, Put, _check_transaction_size, _record_puts, copy_for_queue
+from mongoq.core.sequence.enter import record_new, with_place
+from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.core_threads.base.queue_settings import ensure_ready, mark_ordered
+from mongoq.core_threads.base.transaction import run_atomic, run_in_transaction
+from mongoq.core_threads.perform import perform
+from mongoq.core_threads.push.insert import find_pushed, insert_item, upsert_keyed
+from mongoq.core_threads.sequence.enter import enter_all
+from mongoq.data.copies import make_bound_copy
+from mongoq.data.envelope import Document, is_same_push
+from mongoq.data.sequence import topic_problem
+from mongoq.errors import ArgumentInvalid
+
+
+def push_keyed(
+    broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed, *, id_given: bool, joined: bool
+) -> ObjectId:
+    """Put an item under a key into its queue, or a copy into each of the ``queues`` of a topic, in all of them or none.
+
+    Returns the id of the live item of that key.
+    """
+    at = broker.clock.now()
+    bound: list[Document] = [make_bound_copy(envelope, queue, at) for queue in queues]
+    copies = bound or [envelope]
+
+    def put_each() -> list[Put]:
+        return [(copy["q"], *(upsert_keyed(broker, copy, keyed, id_given=id_given))) for copy in copies]
+
+    is_several = len(copies) > 1 and not broker.serverless
+    if is_several:
+        _check_transaction_size(1, len(copies), broker.encoding.size(copies[0]) * len(copies))
+    puts = run_in_transaction(broker, put_each) if is_several and not joined else put_each()
+    _record_puts(broker, puts, envelope)
+    return puts[0][1]
+
+
+def publish(
+    broker: BrokerContext,
+    envelope: Document,
+    fresh: Sequence[tuple[ObjectId, bytes]],
+    queues: Sequence[str],
+    *,
+    id_given: bool,
+    joined: bool,
+) -> None:
+    """Put copies of envelopes, which differ in id and payload only, into each queue, all or none."""
+    at = broker.clock.now()
+    copies = [
+        copy_for_queue(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh
+    ]
+    size = sum(len(wrapped) for _, wrapped in fresh) * len(queues)
+    insert_copies(broker, copies, envelope, len(fresh), size, id_given=id_given, joined=joined)
+
+
+def insert_copies(
+    broker: BrokerContext,
+    copies: Sequence[Copy],
+    envelope: Document,
+    pushes: int,
+    size: int,
+    *,
+    id_given: bool,
+    joined: bool,
+) -> None:
+    """Put all copies of so many pushes or none, in one transaction: a caller's (``joined``) or their own.
+
+    They differ from the ``envelope`` in id, payload and queue only, and have ``size`` bytes in all. A single copy needs
+    no transaction. Without a server there are no transactions, and copies are put one by one. An id that exists already
+    must not abort a caller's transaction.
+    """
+    if len(copies) > 1 and not (broker.serverless and pushes == 1):
+        _check_transaction_size(pushes, len(copies) // pushes, size)
+    puts: list[Put] = []
+    if broker.serverless or (len(copies) == 1 and not joined):
+        for copy in copies:
+            puts.append((copy.queue, copy.id, (insert_item(broker, copy.document, id_given=id_given))))
+    else:
+        make = partial(_insert_in_few, broker, copies, id_given=id_given)
+        puts = make() if joined else run_in_transaction(broker, make)
+    _record_puts(broker, puts, envelope)
+
+
+def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, id_given: bool) -> list[Put]:
+    """Put copies in few commands; if their ids may exist already, the copies are upserted.
+
+    A refused ``insert`` would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
+    """
+    puts: list[Put] = []
+    for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
+        new = set(range(len(chunk)))
+        if id_given:
+            requests = [
+                ("UpdateOne", {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True})
+                for copy in chunk
+            ]
+            reply: Any = perform(Command("bulk_write", {"requests": requests, "ordered": True}))
+            new = set(reply.upserted_ids)
+            stored = {copy.id: copy.document for place, copy in enumerate(chunk) if place not in new}
+            for document in (find_pushed(broker, list(stored))) if stored else ():
+                if not is_same_push(document, stored[document["_id"]]["into"]):
+                    raise id_taken_error(document, stored[document["_id"]])
+        else:
+            documents = [copy.document for copy in chunk]
+            perform(Command[Any]("insert_many", {"documents": documents, "ordered": True}))
+        puts += [(copy.queue, copy.id, place in new) for place, copy in enumerate(chunk)]
+    return puts
+
+
+# --- sequences
+
+
+def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *, id_given: bool, joined: bool) -> None:
+    """Insert items at the ends of their sequences, all of them or none, in the order given.
+
+    In one transaction, a caller's if there is one (``joined``): the control documents of the sequences are read and
+    written (``find``, ``update``), and the items inserted. A crash before its commit leaves nothing.
+
+    Raises:
+        ArgumentInvalid: the queue is a topic with bound queues.
+        TransactionsUnavailable: the server is no replica set.
+        DuplicateItem: a push to another queue has used one of the ids.
+    """
+    if context.broker.topics.bound.get(context.name):
+        raise ArgumentInvalid("sequence", topic_problem(context.name))
+    ensure_ready(context, fresh=not joined)
+    mark_ordered(context, joined=joined)
+
+    def insert_new() -> tuple[list[Mapping[str, Any]], list[Promoted]]:
+        """Insert the items that are not stored yet; return them, and older items promoted."""
+        envelopes = {envelope["_id"]: envelope for envelope, _ in pushes}
+        for document in (find_pushed(context.broker, list(envelopes))) if id_given else ():
+            envelope = envelopes.pop(document["_id"])
+            if not is_same_push(document, context.name):
+                raise id_taken_error(document, envelope)
+        new = [(envelope, sequence) for envelope, sequence in pushes if envelope["_id"] in envelopes]
+        entries = enter_all(context.broker, [(context.name, each) for _, each in new if each is not None])
+        documents = [
+            envelope if sequence is None else with_place(envelope, entries[context.name, sequence])
+            for envelope, sequence in new
+        ]
+        if len(documents) == 1:
+            perform(Command[Any]("insert_one", {"document": documents[0]}))
+        elif documents:
+            perform(Command[Any]("insert_many", {"documents": documents, "ordered": True}))
+        return documents, [item for entry in entries.values() for item in entry.promoted]
+
+    documents, promoted = run_atomic(context.broker, insert_new, joined=joined)
+    for document in documents:
+        record_new(context.broker, document)
+    record_promoted(context.broker, promoted)
