@@ -1,4 +1,4 @@
-"""Apply the outcomes of handlers: maps each outcome to what is sent. Filters have their own map (``claim.worker_claims``).
+"""Apply the outcomes of handlers: maps each outcome to what is sent. Filters have a map in ``claim.worker_claims``.
 
 At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. The
 outputs of a fork are written in the transaction that settles it. At most once, an item leaves its queue before it is
