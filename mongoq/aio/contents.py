@@ -31,10 +31,6 @@ from mongoq.data.settings import (
     OnDead,
     OnExpired,
     QueueSettings,
-    check_burst,
-    check_limit,
-    check_options,
-    resolve_settings,
 )
 from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 
@@ -53,8 +49,8 @@ MAX_GROUPS = 100
 class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
     """Items of a queue that are chosen by state, time and payload, made by ``queue.select``.
 
-    Without any I/O. Filters are evaluated slice by slice, so that no command keeps the server busy with a whole queue;
-    ``progress`` is a plain function that is called with the number of items examined so far, after each slice.
+    Making one needs no I/O. Filters are evaluated slice by slice, so that no command keeps the server busy with a whole
+    queue; ``progress`` is a plain function that is called after each slice, with how many items it has passed at most.
     Documents of other programs that cannot be decoded are left out; a warning names them. ``FilterInvalid`` is raised
     if the server refuses the filter, and ``PayloadInvalid`` for a payload that does not fit the model.
 
@@ -120,7 +116,8 @@ class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
         ``limit`` letters are examined, at most. Returns the largest ``groups``, and whether there are letters behind
         the limit.
         """
-        return await self._run(dead_letters.group_letters, self.query, limit=limit, groups=groups)
+        most = {"limit": count(limit, "limit"), "groups": count(groups, "groups")}
+        return await self._run(dead_letters.group_letters, self.query, **most)
 
     async def releases(self) -> tuple[list[ReleasedSequence], int]:
         """Return the sequences that go on when the selected dead letters are gone, and how many more may (``find``)."""
@@ -258,7 +255,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         again adds nothing. Processed ones go to the history, and are kept as long as items that are processed now. A
         crash in between leaves some of them; import all again.
 
-        1,000 items at a time are a good number. ``dry_run=True`` checks them, and writes nothing.
+        1,000 items at a time are a good number. ``dry_run=True`` checks them, and writes nothing; it does not look
+        which of them are there already.
 
         Raises:
             ArgumentInvalid: one of them is no exported item, the message names the field, or is a processed one and the
@@ -266,8 +264,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         """
         envelopes = [check_import(self._context, item) for item in items]
         if dry_run:
-            await self._run(queue_settings.is_paused)  # reads the stored settings
-            check_history(self._context, envelopes)
+            await self._run(check_history, envelopes)
             return ImportResult(len(envelopes))
         return await self._run(import_items, envelopes) if envelopes else ImportResult()
 
@@ -465,14 +462,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         options: dict[str, Any] = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
         options |= {"max_running": max_running, "rate": rate, "burst": burst, "max_in_sequence": max_in_sequence}
         options |= {"on_expired": on_expired, "on_dead": on_dead}
-        if not dry_run:
-            return await self._run(queue_settings.configure, options, existing=existing)
-        changes = check_options(self._context.name, **options)
-        await self._run(queue_settings.is_paused)  # reads the stored settings
-        before, state = self._context.settings, self._context.state
-        check_limit(before.name, changes, dead=before.dead)
-        check_burst(changes, rate=before.rate)
-        return resolve_settings(before.name, {**state.given, **state.stored, **changes})
+        change = queue_settings.try_configure if dry_run else queue_settings.configure
+        return await self._run(change, options, existing=existing)
 
     async def pause(self) -> None:
         """Stop claims of this queue in all processes within a second; pushes go on (``update``, control document)."""

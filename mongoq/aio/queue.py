@@ -23,8 +23,7 @@ from mongoq.core.push.insert import KEYED, OnDuplicate, check_key
 from mongoq.core.settle import move, settle
 from mongoq.core.state.context import context_of
 from mongoq.data.arguments import Duration, Expires, Id
-from mongoq.data.arguments import expires as checked_expires
-from mongoq.data.arguments import priority as checked_priority
+from mongoq.data.clock import VirtualClock, roughly_now
 from mongoq.data.copies import Replayed
 from mongoq.data.item import Item
 from mongoq.data.outcomes import Move
@@ -266,18 +265,15 @@ class AsyncQueue(AsyncContents[M], Local):
         Raises:
             PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored.
         """
-        draft.check_due(delay, when)
-        checked_priority(priority)
-        draft.check_headers(headers, self._context.broker.encoding)
-        if expires is not None:
-            checked_expires(expires)
+        draft.make_draft(self._context, delay, when, priority, headers)
+        draft.check_expires(VirtualClock(roughly_now(self._context.broker.clock)), expires, delay, when)
         if key is not None:
             check_key(key)
         if sequence is not None:
             check_sequence(sequence)
             if key is not None:
                 raise ArgumentInvalid("sequence", KEYED)
-        self._context.codec.wrap_many(list(payloads))
+        draft.encode_payloads(self._context, payloads)
 
     async def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).

@@ -103,7 +103,7 @@ class Shared(Generic[T]):
         send: called with all entries. It returns one answer for each; an exception for a failure.
         entry: the caller's request, in the form that ``send`` takes.
         undo: given this caller's answer, returns the command that gives back what it took; as for ``Command``.
-        waiter: the future or event by which the driver answers the caller; set by the driver.
+        waiter: the future by which the driver answers the caller on asyncio; ``None`` for threads.
     """
 
     key: Hashable

@@ -69,8 +69,8 @@ async def rest(event: WakeEvent, seconds: float) -> None:
 def run_beside(work: Callable[[], Awaitable[None]], over: Callable[[], object], context: Context | None = None) -> None:
     """Run another operation in the background, in a thread or task of the driver; its result and errors are dropped.
 
-    ``over`` is called when it has ended, or will never begin because its task was cancelled. By default it runs without
-    the deadlines and settings of the caller's context.
+    On asyncio ``over`` is called when it has ended, or will never begin because its task was cancelled. By default it
+    runs without the deadlines and settings of the caller's context.
     """
     OPERATION.get().driver.run_beside(work, over, context)
 

@@ -203,3 +203,11 @@ class VirtualClock(Clock):
         """Move on by a duration, such as ``60`` (seconds) or ``"5m"``, and return the new time."""
         self._now = moment(self._now + duration(by, "by"), "by")
         return self._now
+
+
+def roughly_now(clock: Clock) -> datetime:
+    """Return the time by a clock, or by this machine's where no server has answered yet."""
+    try:
+        return clock.now()
+    except ServerUnavailable:
+        return datetime.now(UTC)

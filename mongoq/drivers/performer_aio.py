@@ -36,7 +36,7 @@ class AioPerformer:
 
     Attributes:
         loop: event loop on which the driver was first used.
-        group_commit: lets callers share commands; only where the broker does.
+        group_commit: lets callers share commands, where ``BrokerContext.group_commit`` is set.
         closed: True after ``close``: callers may send no further command.
     """
 

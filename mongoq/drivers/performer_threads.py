@@ -29,7 +29,7 @@ class ThreadPerformer:
     within its pool, may leave a lock locked.
 
     Attributes:
-        group_commit: lets callers share commands; only where the broker does.
+        group_commit: lets callers share commands, where ``BrokerContext.group_commit`` is set.
         closed: True after ``close``: callers may send no further command.
     """
 

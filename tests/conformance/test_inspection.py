@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from bson import ObjectId
 
 import mongoq
 from tests.shells import Shell
+
+LATE = {"delay": 120, "expires": 60}
+"""An item that could never start."""
 
 
 async def die(queue: Any, reason: str) -> Any:
@@ -119,18 +123,46 @@ async def test_a_change_of_settings_can_be_tried(shell: Shell) -> None:
     after = await queue.configure(dead=None, dry_run=True)
     assert (after.lease.total_seconds(), after.dead, after.max_retries) == (20, None, None)
     assert (await queue.configure(lease=20)).dead == "orders.dead"
-    with pytest.raises(mongoq.ArgumentInvalid):
-        await queue.configure(burst=3, dry_run=True)
+    for bad in ({"burst": 3}, {"existing": True}, {}):
+        with pytest.raises(mongoq.ArgumentInvalid):
+            await queue.configure(**bad, dry_run=True)
+
+
+async def test_the_first_call_of_a_broker_may_choose_by_a_time(shell: Shell) -> None:
+    """No server has told its time yet."""
+    queue, moment = shell.queue(), datetime.now(UTC)
+    assert await queue.dead.select(as_of=moment).count() == mongoq.BoundedCount(0)
+    for bad in (moment.replace(tzinfo=None), "yesterday"):
+        with pytest.raises(mongoq.ArgumentInvalid, match="as_of"):
+            queue.select(as_of=bad)
+    with pytest.raises(mongoq.ArgumentInvalid, match="groups"):
+        await queue.select().groups(groups=0)
+
+
+async def test_the_first_call_of_a_broker_may_try_an_import(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    exported = {"id": ObjectId(), "payload": 1, "processed": datetime.now(UTC), "priority": 0, "attempts": 1}
+    assert (await queue.import_items([exported], dry_run=True)).pushed == 1
 
 
 async def test_a_push_can_be_checked(shell: Shell) -> None:
     queue = shell.queue()
     queue.check_push([{"n": 1}], delay=5, priority=3, headers={"a": "b"}, key="k", expires=60)
-    for bad in ({"priority": 101}, {"delay": -1}, {"key": ""}, {"sequence": "a", "key": "k"}, {"expires": "soon"}):
+    for bad in (
+        {"priority": 101},
+        {"delay": -1},
+        {"key": ""},
+        {"sequence": "a", "key": "k"},
+        {"expires": "soon"},
+        LATE,
+    ):
         with pytest.raises(mongoq.ArgumentInvalid):
             queue.check_push([], **bad)
     with pytest.raises(mongoq.PayloadInvalid):
         queue.check_push([1, object()])
+    for none in ("ab", {"a": 1}, None):
+        with pytest.raises(mongoq.ArgumentInvalid, match="payloads"):
+            queue.check_push(none)
     assert await queue.size() == 0
 
 

@@ -27,6 +27,7 @@ from mongoq.data.settings import (
     check_limit,
     check_options,
     from_stored,
+    resolve_settings,
     to_stored,
 )
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
@@ -219,11 +220,8 @@ async def mark_used(broker: BrokerContext, queues: Sequence[str]) -> None:
             state.told_used, state.used_until = True, time.monotonic() + MARK_USED_SECONDS
 
 
-async def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> QueueSettings:
-    """Change the stored settings (``update`` of the control document), and the retention of kept items if asked.
-
-    A crash between the two commands leaves the retention of kept items as it was: configure again.
-    """
+def _check_changes(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Mapping[str, Any]:
+    """Return the settings that a call of ``configure`` changes, checked as far as they can be alone."""
     changes = check_options(context.name, **options)
     if not isinstance(existing, bool):
         raise ArgumentInvalid("existing", f"a bool, not {type(existing).__name__}")
@@ -234,6 +232,25 @@ async def configure(context: QueueContext[Any], options: Mapping[str, Any], *, e
             "configure",
             f"give at least one of {'=, '.join(SETTINGS)}=; queue.settings tells what is known",
         )
+    return changes
+
+
+async def try_configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> QueueSettings:
+    """Return the settings that ``configure`` would lead to, and write nothing (``find`` of the control document)."""
+    changes = _check_changes(context, options, existing=existing)
+    await refresh_settings(context)
+    before, state = context.settings, context.state
+    check_limit(context.name, changes, dead=before.dead)
+    check_burst(changes, rate=before.rate)
+    return resolve_settings(context.name, {**state.given, **state.stored, **changes})
+
+
+async def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> QueueSettings:
+    """Change the stored settings (``update`` of the control document), and the retention of kept items if asked.
+
+    A crash between the two commands leaves the retention of kept items as it was: configure again.
+    """
+    changes = _check_changes(context, options, existing=existing)
     await ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)
     check_burst(changes, rate=context.settings.rate)

@@ -29,7 +29,7 @@ from mongoq.core.perform import perform
 from mongoq.core.sequence.hold import delete_in_order
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import count, moment, object_id, read_list
-from mongoq.data.clock import Clock
+from mongoq.data.clock import Clock, roughly_now
 from mongoq.data.encoding.codec import Encoding
 from mongoq.data.encoding.unreadable import UnreadableDocument
 from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_FIELDS, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
@@ -141,7 +141,7 @@ class Query:
         """
         if time is None:
             return self
-        now = clock.now()
+        time, now = moment(time, "as_of"), roughly_now(clock)
         # The clocks of pushers may be ahead by an hour.
         ids = {"$gte": _first_id(time.timestamp() + 1), "$lte": _first_id(now.timestamp() + 3600)}
         # An item with a place in a sequence may be due since a moment ago because the one before it was deleted.

@@ -10,7 +10,8 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.core.base.queue_settings import ensure_ready
+from mongoq.core.base.bootstrap import ensure_broker_ready
+from mongoq.core.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.core.base.retry import retry_until_reply
 from mongoq.core.base.transaction import ensure_possible
 from mongoq.core.command import Command, Duplicate, PartlyRefused, chunks, own_error
@@ -166,12 +167,14 @@ async def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[s
     return result
 
 
-def check_history(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> None:
-    """Check that a queue whose settings were read takes these items.
+async def check_history(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a queue takes these items, by its stored settings (``find``).
 
     Raises:
         ArgumentInvalid: there are processed items, and the queue keeps no history.
     """
+    await ensure_broker_ready(context.broker, write=False)
+    await refresh_settings(context)
     list(_add_dates(context, envelopes))
 
 

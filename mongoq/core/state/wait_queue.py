@@ -120,7 +120,7 @@ class WaitQueue:
         return not self._registry.watches(self.name) and idle * POLL_SHARE <= POLL_MOST
 
     def begin(self, waiter: Waiter) -> int:
-        """Record that a waiter sends a claim now; return the change count to hand to ``nothing``."""
+        """Record that a waiter sends a claim now; return the change count to hand to ``record_nothing``."""
         with self._registry.lock:
             waiter.called = self.pending = False
             waiter.asking = True

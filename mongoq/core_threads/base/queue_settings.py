@@ -19,6 +19,7 @@ from mongoq.core.base.queue_settings import (
     MARK_USED_SECONDS,
     MAX_QUEUES,
     REFRESH_SECONDS,
+    _check_changes,
     _log_differences,
     _update,
     logger,
@@ -33,13 +34,12 @@ from mongoq.core_threads.perform import perform
 from mongoq.data.indexes import BEGINNING
 from mongoq.data.log_fields import log_fields
 from mongoq.data.settings import (
-    SETTINGS,
     QueueOptions,
     QueueSettings,
     check_burst,
     check_limit,
-    check_options,
     from_stored,
+    resolve_settings,
     to_stored,
 )
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
@@ -180,21 +180,22 @@ def mark_used(broker: BrokerContext, queues: Sequence[str]) -> None:
             state.told_used, state.used_until = True, time.monotonic() + MARK_USED_SECONDS
 
 
+def try_configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> QueueSettings:
+    """Return the settings that ``configure`` would lead to, and write nothing (``find`` of the control document)."""
+    changes = _check_changes(context, options, existing=existing)
+    refresh_settings(context)
+    before, state = context.settings, context.state
+    check_limit(context.name, changes, dead=before.dead)
+    check_burst(changes, rate=before.rate)
+    return resolve_settings(context.name, {**state.given, **state.stored, **changes})
+
+
 def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> QueueSettings:
     """Change the stored settings (``update`` of the control document), and the retention of kept items if asked.
 
     A crash between the two commands leaves the retention of kept items as it was: configure again.
     """
-    changes = check_options(context.name, **options)
-    if not isinstance(existing, bool):
-        raise ArgumentInvalid("existing", f"a bool, not {type(existing).__name__}")
-    if existing and "history" not in changes:
-        raise ArgumentInvalid("existing", "tells history= to hold for what is kept already; give history= as well")
-    if not changes:
-        raise ArgumentInvalid(
-            "configure",
-            f"give at least one of {'=, '.join(SETTINGS)}=; queue.settings tells what is known",
-        )
+    changes = _check_changes(context, options, existing=existing)
     ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)
     check_burst(changes, rate=context.settings.rate)

@@ -10,7 +10,8 @@ from mongoq.core.command import Command, Duplicate, PartlyRefused, chunks, own_e
 from mongoq.core.history.transfer import ImportResult, Pair, _add_dates, _other_queue
 from mongoq.core.push.draft import DEFAULT_REMEMBER
 from mongoq.core.state.context import QueueContext
-from mongoq.core_threads.base.queue_settings import ensure_ready
+from mongoq.core_threads.base.bootstrap import ensure_broker_ready
+from mongoq.core_threads.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.core_threads.base.retry import retry_until_reply
 from mongoq.core_threads.base.transaction import ensure_possible
 from mongoq.core_threads.push.insert import find_pushed
@@ -39,6 +40,17 @@ def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, An
         for chunk in chunks(group, lambda pair: len(pair[1].raw)):
             result += insert(context, chunk)
     return result
+
+
+def check_history(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a queue takes these items, by its stored settings (``find``).
+
+    Raises:
+        ArgumentInvalid: there are processed items, and the queue keeps no history.
+    """
+    ensure_broker_ready(context.broker, write=False)
+    refresh_settings(context)
+    list(_add_dates(context, envelopes))
 
 
 def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
