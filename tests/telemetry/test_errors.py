@@ -11,7 +11,7 @@ import mongoq
 import mongoq.telemetry
 from tests.telemetry.conftest import Telemetry
 
-SECRET = "card " + "4711"
+SECRET = "card " + "no-47-11"
 URI = "mongodb://root:" + "hush@db/"
 
 
@@ -30,7 +30,7 @@ def fail(broker: mongoq.Broker, text: str) -> None:
     queue.push(1)
     worker.run(drain=True)
     with pytest.raises(mongoq.PayloadInvalid):
-        queue.push({"card": {4711}})
+        queue.push({"card": {"no-47-11"}})
     queue.push(1)
     item = queue.reserve()
     assert item is not None
@@ -68,7 +68,7 @@ def test_with_type_no_text_of_an_error_is_in_any_span(broker: mongoq.Broker, tel
     kinds = {(span.attributes or {}).get("error.type") for span in telemetry.spans()}
     assert kinds == {None, "ValueError", "mongoq.errors.PayloadInvalid", "mongoq.errors.ReservationLost"}
     assert {span.status.description for span in telemetry.spans()} == {None}
-    assert "4711" not in texts(telemetry)
+    assert "no-47-11" not in texts(telemetry)
 
 
 def test_what_is_neither_is_refused(broker: mongoq.Broker, telemetry: Telemetry) -> None:
