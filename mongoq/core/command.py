@@ -114,10 +114,23 @@ class Shared(Generic[T]):
 
 
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
-"""The last request of an operation that took something, with its reply; empty without one.
+"""The last request of an operation that took items, with its reply, and then that which began its transaction, if any.
 
-One is enough: before an operation takes more, it has handed over or given back what it had. In a queue of unfit items
-an operation may take thousands, one after the other."""
+One that took items is enough: before an operation takes more, it has handed over or given back what it had. In a queue
+of unfit items an operation may take thousands, one after the other."""
+
+
+def note_taken(undo_log: UndoLog, request: Command[Any] | Shared[Any], reply: Any) -> None:
+    """Note what is to be given back when the operation fails, in place of what was taken before."""
+    if begins_transaction(request):
+        undo_log.append((request, reply))
+    else:
+        undo_log[:] = [(request, reply)]
+
+
+def begins_transaction(request: Command[Any] | Shared[Any]) -> bool:
+    """Return whether a request with an undo begins a transaction; the others take items."""
+    return isinstance(request, Command) and request.target == "sessions"
 
 
 @dataclass(slots=True)

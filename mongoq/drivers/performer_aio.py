@@ -9,7 +9,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mongoq.core.command import Command, ReplyLost, Shared, UndoLog, WakeEvent
+from mongoq.core.command import Command, ReplyLost, Shared, UndoLog, WakeEvent, begins_transaction, note_taken
 from mongoq.drivers import sleep
 from mongoq.drivers.backend import classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
@@ -77,7 +77,7 @@ class AioPerformer:
             else:
                 reply = await self._send_in_new_task(command, undo_log)
             if command.undo is not None:
-                undo_log[:] = [(command, reply)]
+                note_taken(undo_log, command, reply)
             return reply if command.parse is None else command.parse(reply)
         except Exception as error:
             self._failover.reraise(error)
@@ -94,7 +94,7 @@ class AioPerformer:
         except Exception as error:
             self._failover.reraise(error)
         if shared.undo is not None:
-            undo_log[:] = [(shared, answer)]
+            note_taken(undo_log, shared, answer)
         return answer
 
     def check_open(self) -> None:
@@ -130,7 +130,7 @@ class AioPerformer:
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            if command.undo is not None:
+            if command.undo is not None and not begins_transaction(command):
                 undo_log.clear()  # the undo of this command gives back all that the operation had taken
             task.add_done_callback(partial(self._undo_abandoned, command))
             raise
@@ -172,6 +172,8 @@ class AioPerformer:
         except asyncio.CancelledError:
             if not task.done():
                 await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # read, so that asyncio does not log it: the caller has gone
             raise
 
     # --- tasks of the driver ---------------------------------------------------------------------
@@ -200,7 +202,11 @@ class AioPerformer:
 
     def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> asyncio.Task[None]:
         """Undo a command in a task of the driver."""
-        return self.start_task(self._sender.undo(command, reply))
+        return self.undo_all([(command, reply)])
+
+    def undo_all(self, taken: UndoLog) -> asyncio.Task[None]:
+        """Undo commands in a task of the driver, one after the other."""
+        return self.start_task(self._sender.undo_all(taken))
 
     def close(self) -> None:
         """Refuse further commands of callers, and end what runs beside."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from mongoq.core.command import Command, Shared, UndoLog, WakeEvent
+from mongoq.core.command import Command, Shared, UndoLog, WakeEvent, note_taken
 from mongoq.drivers import sleep
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
@@ -50,7 +50,7 @@ class ThreadPerformer:
             try:
                 reply = self._sender.send(command)
                 if command.undo is not None:  # logged before a deferred signal handler may raise
-                    undo_log[:] = [(command, reply)]
+                    note_taken(undo_log, command, reply)
             finally:
                 if deferred is not None:
                     deferred.end()
@@ -65,7 +65,7 @@ class ThreadPerformer:
         except Exception as error:
             self._failover.reraise(error)
         if shared.undo is not None:
-            undo_log[:] = [(shared, answer)]
+            note_taken(undo_log, shared, answer)
         return answer
 
     def check_open(self) -> None:
@@ -121,6 +121,10 @@ class ThreadPerformer:
     def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Undo a command."""
         self._sender.undo(command, reply)
+
+    def undo_all(self, taken: UndoLog) -> None:
+        """Undo commands, one after the other."""
+        self._sender.undo_all(taken)
 
     def close(self) -> None:
         """Refuse further commands."""

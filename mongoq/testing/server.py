@@ -63,9 +63,12 @@ class ImmediatePerformer:
         """Wait for an event."""
         self._threads.rest(event, seconds)
 
-    async def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Give back what a command took."""
-        self._threads.undo(command, reply)
+    def undo_all(self, taken: UndoLog) -> asyncio.Future[None]:
+        """Give back what commands took."""
+        self._threads.undo_all(taken)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
 
 
 class VirtualDriver(AioDriver):

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import OperationFailure
 
 import mongoq
-from tests.integration.commands import Commands, listened_to
+from tests.integration.commands import Commands, failing, listened_to
 from tests.waiting import PATIENCE, until
 
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
@@ -87,6 +88,30 @@ async def test_cancelled_claims_leave_nothing_reserved_and_lose_nothing(
     remaining = {document["payload"] for document in left}
     assert popped | remaining == set(range(ITEMS))
     assert not popped & remaining
+
+
+POPS: dict[str, dict[str, Any]] = {
+    "in a sequence": {"sequence": "s"},
+    "remembered, and to start in time": {"once": 300, "expires": 300},
+}
+
+
+@pytest.mark.parametrize("options", POPS.values(), ids=POPS)
+async def test_a_cancelled_pop_by_two_commands_leaves_nothing_reserved(
+    own: tuple[Any, Commands], database: str, raw: Any, options: dict[str, Any]
+) -> None:
+    """What its commit has settled by then is in the history; everything else is as it was."""
+    client, commands = own
+    async with mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders", history=3600)
+        for moment in itertools.product(["before", "after"], range(1, 8), [0, 1]):
+            ids = {"id": ObjectId()} if "once" in options else {}
+            await queue.push(1, **options, **ids)
+            await cancelled_at(commands, moment, queue.pop())
+    stored = list(raw.find({"q": "orders"}))  # one whose turn in a sequence has not come has no `when`
+    assert len(stored) == 28
+    live = [document for document in stored if "processed" not in document]
+    assert [document for document in live if document["reserved"] or document["attempts"]] == []
 
 
 @pytest.mark.parametrize("suspects", [0, 5])
@@ -278,6 +303,22 @@ def test_an_interrupted_claim_gives_back_what_it_took(uri: str, database: str, r
         assert interrupted >= 2
         free = raw.find({"q": "orders", "reserved": False, "attempts": 0})
         assert {document["payload"] for document in free} == set(range(ITEMS))
+
+
+def test_an_item_whose_commit_fails_in_a_pop_is_given_back(
+    client: MongoClient[Any], uri: str, database: str, raw: Any
+) -> None:
+    with listened_to(uri, database, appname=database) as (broker, _):
+        queue = broker.queue("orders", max_retries=0)
+        queue.push(1, sequence="s")
+        with (
+            failing(client, "delete", appName=database, errorCode=13),
+            pytest.raises(OperationFailure, match="failCommand"),
+        ):
+            queue.pop()
+        [document] = raw.find({"q": "orders"})
+        assert (document["reserved"], document["attempts"]) == (False, 0)
+        assert queue.pop() is not None
 
 
 def test_a_batch_whose_reading_fails_is_given_back(client: MongoClient[Any], uri: str, database: str, raw: Any) -> None:

@@ -12,7 +12,7 @@ from mongoq.core.base.bootstrap import ensure_broker_ready, ensure_transactional
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries, retry_lost_race
 from mongoq.core.base.topics import refresh_bindings
-from mongoq.core.command import Command
+from mongoq.core.command import OPERATION, Command
 from mongoq.core.perform import perform, run_attached, sleep
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.item import reservation_key
@@ -127,6 +127,8 @@ async def _end(session: Any, *, committed: bool) -> None:
         await perform(Command("end", {"committed": committed}, target="sessions", session=session))
     except Exception as error:
         logger.warning("a transaction could not be aborted, and the server will do so by itself: %r", error)
+    undo_log = OPERATION.get().undo_log
+    undo_log[:] = [entry for entry in undo_log if entry[1] is not session]
 
 
 FUNCTION_KIND_HINT = "AsyncBroker takes an async function, Broker a plain one"

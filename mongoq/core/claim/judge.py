@@ -210,7 +210,7 @@ async def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) ->
     starting = [item for item in items if id_key(item.id) not in late]
     dated = [item for item in starting if item.stored("start_by") is not None]
     if dated:
-        held = await update_held(context, dated, {"$unset": {"start_by": ""}}, claimed=starting)
+        held = await update_held(context, dated, {"$unset": {"start_by": ""}})
         lost = {id_key(item.id) for item in dated} - {id_key(item.id) for item in held}
         starting = [item for item in starting if id_key(item.id) not in lost]
     return starting
@@ -492,19 +492,18 @@ def give_back_items(context: QueueContext[Any], items: Sequence[Item[Any]]) -> C
 
 
 async def update_held(
-    context: QueueContext[Any], items: Sequence[Item[Any]], update: Mapping[str, Any], *, claimed: Sequence[Item[Any]]
+    context: QueueContext[Any], items: Sequence[Item[Any]], update: Mapping[str, Any]
 ) -> list[Item[Any]]:
     """Update items that were claimed together, and return those that their token still holds (``update``).
 
-    ``claimed`` are all that the caller is to get: they are given back when the call is cancelled or fails. Sent again
-    after a lost reply, the update sets the same values. ``find`` tells which items are lost, if any.
+    The undo of their claim gives them back when the call is cancelled or fails. Sent again after a lost reply, the
+    update sets the same values. ``find`` tells which items are lost, if any.
     """
     fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
     command: Command[int] = Command(
         "update_many",
         {"filter": fence, "update": update},
         number_matched,
-        undo=lambda _: give_back_items(context, claimed),
         resolved=True,
     )
     if await retry_until_reply(command) == len(items):
@@ -519,5 +518,5 @@ async def renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease
     until, now = items[0].lease_until if items else None, context.broker.clock.now()
     if until is None or now < until - lease / 2:
         return items
-    held = await update_held(context, items, {"$set": {"when": now + lease}}, claimed=items)
+    held = await update_held(context, items, {"$set": {"when": now + lease}})
     return [item.held_until(now + lease) for item in held]

@@ -211,7 +211,7 @@ async def _claim_head(
             raise
         except ReplyLost as error:
             lost = error
-            after = await retry_once(_find_claimed_command(context, marks, now))
+            after = await retry_once(_find_claimed_command(context, marks, now, undo))
             if after is not None:
                 exhausted = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
                 return context.raw_item(after, now, due=now), exhausted
@@ -232,7 +232,10 @@ def undo_claim(token: ObjectId, before: Any) -> Command[Any] | None:
 
 
 def _find_claimed_command(
-    context: QueueContext[Any], marks: Mapping[str, Any], now: datetime
+    context: QueueContext[Any],
+    marks: Mapping[str, Any],
+    now: datetime,
+    undo: Callable[[ObjectId, Any], Command[Any] | None],
 ) -> Command[dict[str, Any] | None]:
     """Return the search for the item of a claim with a lost reply; the index finds it by the end of its lease.
 
@@ -243,5 +246,11 @@ def _find_claimed_command(
     return Command(
         "find_one_and_update",
         {"filter": filter, "update": {"$set": {"reserved": True}}},
-        undo=lambda raw: raw and release_command(raw["_id"], marks["token"], now),
+        undo=lambda raw: raw and undo(marks["token"], _unclaimed(raw, now)),
     )
+
+
+def _unclaimed(document: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return a claimed envelope as it was before, due now."""
+    fields = {name: value for name, value in document.items() if name not in ("token", "by", "batch")}
+    return {**fields, "when": now, "reserved": False, "attempts": attempts_of(document) - 1}

@@ -10,7 +10,7 @@ from mongoq.core.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries
 from mongoq.core.base.transaction import POLL_SECONDS, T, Tentative, logger
 from mongoq.core.base.transaction import check_awaitable as check_awaitable
 from mongoq.core.base.transaction import check_result as check_result
-from mongoq.core.command import Command
+from mongoq.core.command import OPERATION, Command
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready, ensure_transactional
 from mongoq.core_threads.base.queue_settings import ensure_ready
@@ -123,6 +123,8 @@ def _end(session: Any, *, committed: bool) -> None:
         perform(Command("end", {"committed": committed}, target="sessions", session=session))
     except Exception as error:
         logger.warning("a transaction could not be aborted, and the server will do so by itself: %r", error)
+    undo_log = OPERATION.get().undo_log
+    undo_log[:] = [entry for entry in undo_log if entry[1] is not session]
 
 
 def run_within(context: QueueContext[Any], session: Any, work: Callable[[], T], item: Any = None) -> T:

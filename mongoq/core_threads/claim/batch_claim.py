@@ -241,7 +241,7 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     if len(items) == 1 and not more and not claim.runs_with_others:
         # The mark of a batch goes from an item that is returned alone: no other item can kill its holder. A crash
         # before it gives the item one run more.
-        update_held(context, list(items.values()), {"$unset": {"batch": ""}}, claimed=list(items.values()))
+        update_held(context, list(items.values()), {"$unset": {"batch": ""}})
     return {id_key(item.id): item for item in more}
 
 

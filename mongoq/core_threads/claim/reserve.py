@@ -199,7 +199,7 @@ def _claim_head(
             raise
         except ReplyLost as error:
             lost = error
-            after = retry_once(_find_claimed_command(context, marks, now))
+            after = retry_once(_find_claimed_command(context, marks, now, undo))
             if after is not None:
                 exhausted = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
                 return context.raw_item(after, now, due=now), exhausted

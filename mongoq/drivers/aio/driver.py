@@ -27,6 +27,8 @@ from mongoq.core.command import (
     Operation,
     ReplyLost,
     Shared,
+    UndoLog,
+    begins_transaction,
     hands_over,
 )
 from mongoq.core.state.context import BrokerContext
@@ -67,6 +69,11 @@ class AioSender:
             return await reply.to_list(None)  # async only
             # sync only: return list(reply)
         return reply
+
+    async def undo_all(self, taken: UndoLog) -> None:
+        """Give back what an operation took, in this order."""
+        for command, reply in taken:
+            await self.undo(command, reply)
 
     async def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Give back the items that a command took for a failed call; the fence makes a resend safe."""
@@ -137,9 +144,10 @@ class AioDriver:
         try:
             return await work(*args, **options)
         except BaseException as error:
-            if operation.undo_log and not hands_over(error):
-                undoing = self._performer.undo(*operation.undo_log[-1])  # async only
-                # sync only: self._performer.undo(*operation.undo_log[-1])
+            taken = [entry for entry in operation.undo_log if begins_transaction(entry[0]) or not hands_over(error)]
+            if taken:
+                undoing = self._performer.undo_all(taken[::-1])  # async only
+                # sync only: self._performer.undo_all(taken[::-1])
                 if isinstance(error, Exception):  # async only: a cancelled caller does not wait
                     await asyncio.shield(undoing)
             if isinstance(error, Interruption):

@@ -16,7 +16,18 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
-from mongoq.core.command import MAX_SENDS, OPERATION, Command, Interruption, Operation, ReplyLost, Shared, hands_over
+from mongoq.core.command import (
+    MAX_SENDS,
+    OPERATION,
+    Command,
+    Interruption,
+    Operation,
+    ReplyLost,
+    Shared,
+    UndoLog,
+    begins_transaction,
+    hands_over,
+)
 from mongoq.core.state.context import BrokerContext
 from mongoq.core_threads.base.find import close_cursor
 from mongoq.drivers import sleep
@@ -53,6 +64,11 @@ class ThreadSender:
         if command.method in ("find", "aggregate"):
             return list(reply)
         return reply
+
+    def undo_all(self, taken: UndoLog) -> None:
+        """Give back what an operation took, in this order."""
+        for command, reply in taken:
+            self.undo(command, reply)
 
     def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Give back the items that a command took for a failed call; the fence makes a resend safe."""
@@ -118,8 +134,9 @@ class ThreadDriver:
         try:
             return work(*args, **options)
         except BaseException as error:
-            if operation.undo_log and not hands_over(error):
-                self._performer.undo(*operation.undo_log[-1])
+            taken = [entry for entry in operation.undo_log if begins_transaction(entry[0]) or not hands_over(error)]
+            if taken:
+                self._performer.undo_all(taken[::-1])
             if isinstance(error, Interruption):
                 raise error.cause from None
             raise

@@ -222,8 +222,8 @@ class SparkRun(ThreadedRun):
                 logger.warning("cannot ask the tasks of pipeline %r to end: %r", self._graph.name, error)
         self._end_queries(self._order.grace)
         if not self._scheduler.join(self._order.grace + SERVER_SECONDS):
-            cancelled = "they are cancelled, and their items come back when their leases end"
-            logger.warning("tasks of pipeline %r do not end; " + cancelled, self._graph.name)  # noqa: G003 - no value
+            text = "tasks of pipeline %r do not end; they are cancelled, and their items come back when their leases end"
+            logger.warning(text, self._graph.name)
             try:
                 cancel(self._spark, self._order)
             except Exception as error:
