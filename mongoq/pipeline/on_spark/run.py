@@ -222,7 +222,9 @@ class SparkRun(ThreadedRun):
                 logger.warning("cannot ask the tasks of pipeline %r to end: %r", self._graph.name, error)
         self._end_queries(self._order.grace)
         if not self._scheduler.join(self._order.grace + SERVER_SECONDS):
-            text = "tasks of pipeline %r do not end; they are cancelled, and their items come back when their leases end"
+            text = (
+                "tasks of pipeline %r do not end; they are cancelled, and their items come back when their leases end"
+            )
             logger.warning(text, self._graph.name)
             try:
                 cancel(self._spark, self._order)
