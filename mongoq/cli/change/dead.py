@@ -97,6 +97,7 @@ def dead() -> None:
 def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any) -> None:
     """List dead letters of QUEUE, the first 20 unless --limit says otherwise."""
     chosen = Letters(broker, **options)
+    limit, is_more = chosen.limit or LISTED, False
     if group:
         if chosen.ids:
             raise click.UsageError("--group counts all letters of a kind; leave --id out")
@@ -104,7 +105,6 @@ def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any)
         columns: tuple[str, ...] = ("number", "reason", "error", "example", "first", "last")
         rows = list(map(asdict, groups))
     else:
-        limit = chosen.limit or LISTED
         found = chosen.read(limit)
         columns = ("id", "died", "queue", "stage", "holds", "reason", "error", "message")
         holds = broker.inspect().holders(found)
@@ -113,7 +113,7 @@ def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any)
         rows = list(map(to_plain, rows))
     optional, empty = ["stage", "holds"], chosen.describe_nothing()
     output.table(columns, rows, empty=empty, optional=optional, shortened=["message"])
-    if group and is_more:
+    if is_more:
         output.note(f"of the first {GROUPED_LETTERS:,} letters; there are more")
     if group and len(rows) == MAX_GROUPS:
         output.note(f"the {MAX_GROUPS} largest groups; there may be more")
