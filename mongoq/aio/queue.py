@@ -22,7 +22,7 @@ from mongoq.core.push import draft, push
 from mongoq.core.push.insert import KEYED, OnDuplicate, check_key
 from mongoq.core.settle import move, settle
 from mongoq.core.state.context import context_of
-from mongoq.data.arguments import Duration, Expires, Id
+from mongoq.data.arguments import Duration, Expires, Id, read_list
 from mongoq.data.clock import VirtualClock, roughly_now
 from mongoq.data.copies import Replayed
 from mongoq.data.item import Item
@@ -273,7 +273,7 @@ class AsyncQueue(AsyncContents[M], Local):
             check_sequence(sequence)
             if key is not None:
                 raise ArgumentInvalid("sequence", KEYED)
-        draft.encode_payloads(self._context, payloads)
+        self._context.codec.wrap_many(read_list(payloads, "payloads"))
 
     async def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).

@@ -23,7 +23,7 @@ from mongoq.core_threads.claim import pop, reserve
 from mongoq.core_threads.history.dead_letters import revive
 from mongoq.core_threads.push import push
 from mongoq.core_threads.settle import move, settle
-from mongoq.data.arguments import Duration, Expires, Id
+from mongoq.data.arguments import Duration, Expires, Id, read_list
 from mongoq.data.clock import VirtualClock, roughly_now
 from mongoq.data.copies import Replayed
 from mongoq.data.item import Item
@@ -276,7 +276,7 @@ class Queue(Contents[M], Local):
             check_sequence(sequence)
             if key is not None:
                 raise ArgumentInvalid("sequence", KEYED)
-        draft.encode_payloads(self._context, payloads)
+        self._context.codec.wrap_many(read_list(payloads, "payloads"))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).

@@ -141,7 +141,7 @@ class Reader:
         """Claim as many items as that, and die when they are reserved and their ids are not written yet."""
         before = collection.count_documents({"q": self.queue.name, "reserved": True})
         performer: Any = self.broker._driver._performer
-        perform, undo = performer.perform, performer.undo
+        perform, undo = performer.perform, performer.undo_all
 
         def perform_and_die(*args: Any) -> Any:
             reply = perform(*args)
@@ -149,12 +149,12 @@ class Reader:
                 raise _Killed
             return reply
 
-        performer.perform, performer.undo = perform_and_die, lambda *_: None
+        performer.perform, performer.undo_all = perform_and_die, lambda *_: None
         try:
             with suppress(_Killed):
                 self.perform(streams.next_claim, self.context, self.run, n, None, after=0)
         finally:
-            performer.perform, performer.undo = perform, undo
+            performer.perform, performer.undo_all = perform, undo
 
 
 class _Killed(BaseException):
