@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 
 import mongoq
 from tests.integration.commands import Commands, failing, listened_to
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE
 
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 ITEMS = 20
@@ -225,9 +225,11 @@ async def test_a_closed_broker_hands_nothing_to_those_who_wait(
     listened: tuple[mongoq.AsyncBroker, Commands], raw: Any
 ) -> None:
     broker, commands = listened
+    answered = asyncio.Event()  # a claim under way would rightly take what is pushed
+    loop = asyncio.get_running_loop()
+    commands.after = lambda name, _: name == "findAndModify" and loop.call_soon_threadsafe(answered.set)
     waiting = asyncio.create_task(broker.queue("orders").reserve(wait=PATIENCE))
-    while "findAndModify" not in commands.names():
-        await asyncio.sleep(0.005)
+    await answered.wait()
     await broker.close()
     push_from_outside(raw)
     with pytest.raises(mongoq.BrokerClosed):
@@ -245,9 +247,11 @@ def test_a_closed_broker_hands_nothing_to_threads_that_wait(uri: str, database: 
             except mongoq.BrokerClosed as error:
                 errors.append(error)
 
+        answered = threading.Event()  # a claim under way would rightly take what is pushed
+        commands.after = lambda name, _: name == "findAndModify" and answered.set()
         thread = threading.Thread(target=wait)
         thread.start()
-        until(lambda: "findAndModify" in commands.names())
+        assert answered.wait(PATIENCE)
         broker.close()
         push_from_outside(raw)
         thread.join(PATIENCE)
