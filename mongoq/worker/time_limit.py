@@ -6,6 +6,7 @@ The watchdog also logs handlers that block the event loop, since no lease can be
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import sys
@@ -197,7 +198,14 @@ class Watchdog:
 
 def stack_of(where: Any, home: int) -> str:
     """Return the stack of a thread, by its id, or of a task; ``home`` is the id of the event loop's thread."""
-    frames = sys._current_frames()
+    # A collection inside of it runs Python code while the interpreter's list of threads is locked (CPython gh-106883).
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        frames = sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
     if not isinstance(where, asyncio.Task):
         frame = frames.get(where)
         return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)\n"
