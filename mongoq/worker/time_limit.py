@@ -198,7 +198,7 @@ class Watchdog:
 
 def stack_of(where: Any, home: int) -> str:
     """Return the stack of a thread, by its id, or of a task; ``home`` is the id of the event loop's thread."""
-    # A collection inside of it runs Python code while the interpreter's list of threads is locked (CPython gh-106883).
+    # Python 3.11 may deadlock when it collects garbage within that call (CPython issue 106883).
     collects = gc.isenabled()
     gc.disable()
     try:
