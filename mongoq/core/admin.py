@@ -33,13 +33,8 @@ from mongoq.core.coordination.repairs import REPAIR_PREFIX
 from mongoq.core.history.counters import IDLE_QUEUE_HORIZON, flush
 from mongoq.core.history.dead_letters import selection
 from mongoq.core.history.query import (
-    BoundedCount,
-    Progress,
     Query,
-    count_free,
-    count_range,
     delete,
-    make_query,
     refuse_filter,
 )
 from mongoq.core.history.read import Selection, in_state, queues, read_controls
@@ -91,21 +86,6 @@ async def purge(
         refuse_filter(where, refused)
         raise
     return deleted
-
-
-async def count_purge(
-    context: QueueContext[Any],
-    state: Selection,
-    *,
-    where: Any = None,
-    until: datetime | None = None,
-    limit: int,
-    progress: Progress | None = None,
-) -> BoundedCount:
-    """Count the items that a purge would delete, among the first ``limit`` items of the state."""
-    query = make_query(context, where=where, state=state).without_later(until, context.broker.clock)
-    counter = count_free if state is None else count_range
-    return await counter(context, query, limit=limit, progress=progress)
 
 
 async def drop(broker: BrokerContext, name: str, *, force: bool) -> int:

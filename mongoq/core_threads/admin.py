@@ -34,7 +34,7 @@ from mongoq.core.coordination.limits import limit_documents_filter
 from mongoq.core.coordination.repairs import REPAIR_PREFIX
 from mongoq.core.history.counters import IDLE_QUEUE_HORIZON
 from mongoq.core.history.dead_letters import selection
-from mongoq.core.history.query import BoundedCount, Progress, Query, make_query, refuse_filter
+from mongoq.core.history.query import Query, refuse_filter
 from mongoq.core.history.read import Selection, in_state
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
@@ -43,7 +43,7 @@ from mongoq.core_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.core_threads.base.topics import read_bindings as read_topics
 from mongoq.core_threads.coordination.heartbeats import workers
 from mongoq.core_threads.history.counters import flush
-from mongoq.core_threads.history.query import count_free, count_range, delete
+from mongoq.core_threads.history.query import delete
 from mongoq.core_threads.history.read import queues, read_controls
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import delete_in_order, forget_sequences
@@ -92,21 +92,6 @@ def purge(
         refuse_filter(where, refused)
         raise
     return deleted
-
-
-def count_purge(
-    context: QueueContext[Any],
-    state: Selection,
-    *,
-    where: Any = None,
-    until: datetime | None = None,
-    limit: int,
-    progress: Progress | None = None,
-) -> BoundedCount:
-    """Count the items that a purge would delete, among the first ``limit`` items of the state."""
-    query = make_query(context, where=where, state=state).without_later(until, context.broker.clock)
-    counter = count_free if state is None else count_range
-    return counter(context, query, limit=limit, progress=progress)
 
 
 def drop(broker: BrokerContext, name: str, *, force: bool) -> int:

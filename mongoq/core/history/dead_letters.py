@@ -25,13 +25,11 @@ from mongoq.core.command import Command, Duplicate, PartlyRefused, number_matche
 from mongoq.core.history.mistaken import died_in, refuse_mistake
 from mongoq.core.history.query import (
     BoundedCount,
-    Progress,
     Query,
     documents_page,
     make_query,
     read_ids,
     refuse_filter,
-    search,
 )
 from mongoq.core.history.read import NOT_RESERVED, Selection
 from mongoq.core.history.replay import hop_destination
@@ -45,7 +43,7 @@ from mongoq.data.copies import Replayed, is_publication
 from mongoq.data.encoding.unreadable import UnreadableDocument
 from mongoq.data.envelope import TYPE_BYTES, Document, shorten
 from mongoq.data.indexes import CLAIM_ORDER, SEQUENCE_ORDER
-from mongoq.data.item import STAGE_BYTES, Item, id_key, payload_at
+from mongoq.data.item import STAGE_BYTES, id_key, payload_at
 from mongoq.data.sequence import blocked_filter, held_entries, held_target
 from mongoq.data.settings import queue_options
 from mongoq.errors import ArgumentInvalid
@@ -142,17 +140,6 @@ def failure_filter(*, stage: str | None, reason: str | None, error: str | None) 
         if value is not None and any("\ud800" <= letter <= "\udfff" for letter in text(value, argument, limit)):
             raise ArgumentInvalid(argument, "cannot hold lone surrogates")
     return {field: str(value) for field, value, _, _ in given if value is not None}
-
-
-async def read_letters(
-    context: QueueContext[Any], chosen: Query, *, limit: int, progress: Progress | None = None
-) -> list[Item[Any]]:
-    """Read the first ``limit`` selected letters, reserved ones included, in the order of claims.
-
-    Letters of a filter are searched slice by slice; ``progress`` is called after each of them.
-    """
-    documents = await search(context, chosen, limit=limit, progress=progress)
-    return context.items(documents, context.broker.clock.now())[:limit]
 
 
 @dataclass(frozen=True, slots=True)

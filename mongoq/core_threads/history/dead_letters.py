@@ -28,7 +28,7 @@ from mongoq.core.history.dead_letters import (
     _changes,
     _update,
 )
-from mongoq.core.history.query import BoundedCount, Progress, Query, refuse_filter
+from mongoq.core.history.query import BoundedCount, Query, refuse_filter
 from mongoq.core.history.replay import hop_destination
 from mongoq.core.sequence.leave import Promoted, record_promoted
 from mongoq.core.state.context import QueueContext
@@ -39,7 +39,7 @@ from mongoq.core_threads.base.retry import retry_and_report
 from mongoq.core_threads.base.statements import send_statements
 from mongoq.core_threads.base.transaction import ensure_possible, run_atomic
 from mongoq.core_threads.history.mistaken import refuse_mistake
-from mongoq.core_threads.history.query import documents_page, search
+from mongoq.core_threads.history.query import documents_page
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.enter import enter_all
 from mongoq.core_threads.sequence.hold import find_held_from, release, take_back
@@ -48,7 +48,7 @@ from mongoq.data.arguments import count
 from mongoq.data.copies import Replayed
 from mongoq.data.envelope import Document
 from mongoq.data.indexes import CLAIM_ORDER, SEQUENCE_ORDER
-from mongoq.data.item import Item, id_key
+from mongoq.data.item import id_key
 from mongoq.data.sequence import blocked_filter, held_entries, held_target
 from mongoq.data.settings import queue_options
 from mongoq.errors import ArgumentInvalid
@@ -93,17 +93,6 @@ def revive(
     if not result.found and letters.ids != ():
         refuse_mistake(context, letters=True)
     return result
-
-
-def read_letters(
-    context: QueueContext[Any], chosen: Query, *, limit: int, progress: Progress | None = None
-) -> list[Item[Any]]:
-    """Read the first ``limit`` selected letters, reserved ones included, in the order of claims.
-
-    Letters of a filter are searched slice by slice; ``progress`` is called after each of them.
-    """
-    documents = search(context, chosen, limit=limit, progress=progress)
-    return context.items(documents, context.broker.clock.now())[:limit]
 
 
 def group_letters(
