@@ -25,7 +25,7 @@ from mongoq.core.base.statements import Statement, send_statements
 from mongoq.core.command import Command, chunks
 from mongoq.core.perform import perform
 from mongoq.core.settle.exchange import PutOff, run_exchange
-from mongoq.core.settle.send import settle_within
+from mongoq.core.settle.send import MAX_TRANSACTION_ITEMS, settle_within
 from mongoq.core.settle.settle import make_burial, make_commit
 from mongoq.core.settle.settlement import Batch, Output, Put, Settlement, Wanted
 from mongoq.core.state.context import QueueContext
@@ -62,8 +62,6 @@ RESERVATION_FIELDS = dict.fromkeys(("token", "error", "batch", MISSED_FIELD), ""
 """Fields of a reservation, or of an earlier give-up; an item that waits no longer has them."""
 EXPIRED_ITEM_REMEMBER = timedelta(days=7)
 """Time for which a given-up item is remembered, so that its partners are known to be too late."""
-MAX_TRANSACTION_ITEMS = 1_000
-"""Items of one transaction, at most."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,6 @@ from mongoq.core.join import (
     EXPIRED_ITEM_REMEMBER,
     MAX_ARRIVALS,
     MAX_PLACES_READ,
-    MAX_TRANSACTION_ITEMS,
     Arrival,
     JoinSpec,
     JoinTransaction,
@@ -36,6 +35,7 @@ from mongoq.core.join import (
     make_pair,
 )
 from mongoq.core.settle.exchange import PutOff
+from mongoq.core.settle.send import MAX_TRANSACTION_ITEMS
 from mongoq.core_threads.base.find import find_few
 from mongoq.core_threads.base.queue_settings import ensure_ready
 from mongoq.core_threads.base.statements import send_statements

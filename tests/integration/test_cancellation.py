@@ -114,6 +114,33 @@ async def test_a_cancelled_pop_by_two_commands_leaves_nothing_reserved(
     assert [document for document in live if document["reserved"] or document["attempts"]] == []
 
 
+async def test_a_cancelled_pop_brings_nothing_back_that_another_consumer_has_done(
+    own: tuple[Any, Commands], uri: str, database: str, raw: Any
+) -> None:
+    client, commands = own
+    with mongoq.Broker(raw) as other:
+        async with mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+            queue = broker.queue("orders", lease=0.3)
+            await queue.push("remembered", id=ObjectId())
+            await queue.pop()  # from here on, pops are claims and commits
+            await queue.push("once")
+
+            def do_meanwhile(name: str, _: Any) -> None:
+                if name == "delete":
+                    commands.before = None
+                    item = other.queue("orders").reserve(wait=PATIENCE)
+                    assert item is not None
+                    other.queue("orders").commit(item)
+                    pop.cancel()
+
+            commands.before = do_meanwhile
+            pop = asyncio.create_task(queue.pop())
+            with pytest.raises(asyncio.CancelledError):
+                await pop
+    assert commands.before is None
+    assert raw.count_documents({"payload": "once"}) == 0
+
+
 @pytest.mark.parametrize("suspects", [0, 5])
 async def test_cancelled_batches_leave_nothing_reserved_and_lose_nothing(
     own: tuple[Any, Commands], database: str, raw: Any, suspects: int

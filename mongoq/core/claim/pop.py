@@ -72,36 +72,48 @@ async def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -
 
     A crash before the settlement leaves it reserved until the lease ends.
     """
-    while (item := (await claim_one(context, context.settings.lease, _undo_settled))) is not None:
+    lease = context.settings.lease
+    while True:
+        undo = partial(_undo_settled, context, context.broker.clock.now() + lease)
+        item = await claim_one(context, lease, undo)
+        if item is None:
+            return None
         if expiry(item.read_at, None, item.once) is not None:
             context.state.expect_remembered()
-        if not raises_invalid(context, on_invalid) and not (await decode_items(context, [item], on_invalid)):
+        is_raised = raises_invalid(context, on_invalid)  # then it leaves its queue all the same
+        decoded = [item] if is_raised else await decode_items(context, [item], on_invalid)
+        if not decoded:
             continue
         try:
-            await settle_item(context, item, _make_pop)
+            settled_at: datetime = await settle_item(context, item, _make_pop)
         except ReservationLost as lost:
             if not lost.certain:
                 raise
             continue  # its lease was over
-        fields = {**item._document, "reserved": False, "token": None, "processed": item.read_at}  # noqa: SLF001
-        popped: Item[Any] = context.raw_item(fields, item.read_at, due=item.due)
+        fields = {**item._document, "reserved": False, "token": None, "processed": settled_at}  # noqa: SLF001
+        popped: Item[Any] = context.raw_item(fields, settled_at, due=item.due)
+        if not is_raised:
+            return popped.with_payload(decoded[0].payload)
         try:
             return context.decode_payload(popped)
         except PayloadInvalid as invalid:
             misfit_reason(context, popped, invalid, on_invalid)
-    return None
 
 
-def _undo_settled(token: ObjectId, before: Any) -> Command[Any] | None:
-    """Return the command that puts an item back, whether it is still reserved, or settled by now."""
-    if before is None or "place" in before or held_target(before) is not None:
-        return undo_claim(token, before)  # the next item may have followed
+def _undo_settled(context: QueueContext[Any], until: datetime, token: ObjectId, before: Any) -> Command[Any] | None:
+    """Return the command that puts an item back, whether it is still reserved, or settled by now.
+
+    After the end of its lease another consumer may have settled it: then only a reservation is given back.
+    """
+    is_over = context.broker.clock.now() >= until
+    if before is None or is_over or "place" in before or held_target(before) is not None:
+        return undo_claim(token, before)  # of a sequence, the next item may have followed
     filter = {"_id": before["_id"], "$or": [{"token": token}, {"settled": token}]}
     return Command("replace_one", {"filter": filter, "replacement": before, "upsert": True})
 
 
 def _make_pop(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-    return replace(make_commit(context, item, batch), event="get")
+    return replace(make_commit(context, item, batch), event="get", answer=batch.now)
 
 
 async def _pop_at_once(context: QueueContext[M], on_invalid: OnInvalid) -> Item[M] | None:

@@ -252,5 +252,5 @@ def _find_claimed_command(
 
 def _unclaimed(document: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return a claimed envelope as it was before, due now."""
-    fields = {name: value for name, value in document.items() if name not in ("token", "by", "batch")}
+    fields = {name: value for name, value in document.items() if name != "token"}
     return {**fields, "when": now, "reserved": False, "attempts": attempts_of(document) - 1}

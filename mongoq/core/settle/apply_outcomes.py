@@ -19,6 +19,7 @@ from bson import ObjectId
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.push.draft import due_time, last_start
 from mongoq.core.push.insert import insert_item
+from mongoq.core.push.publish import MAX_TRANSACTION_BYTES
 from mongoq.core.sequence.enter import record_new
 from mongoq.core.settle.move import Moves, Resolve, make_move, new_headers
 from mongoq.core.settle.send import settle_all
@@ -59,8 +60,6 @@ OUTPUT_ID_REMEMBER = timedelta(hours=1)
 """How long the id of a pushed output is remembered after the output is settled: until then it may be pushed again."""
 MAX_OUTPUTS = 10_000
 """Outputs of one item, at most."""
-MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
-"""Bytes of one item's outputs, and of one transaction, at most: the server keeps all of it in its cache."""
 
 ItemOutcome = tuple[Item[Any], ResolvedOutcome]
 

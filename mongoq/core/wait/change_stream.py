@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mongoq.core.base.find import close_cursor
 from mongoq.core.base.queue_settings import CONTROL_PREFIX
 from mongoq.core.base.topics import TOPICS_ID
 from mongoq.core.command import Command, ReplyLost, own_error
@@ -173,7 +174,7 @@ class _Reader:
         """Close the stream; it may be opened again at the same position."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            await perform(kill_command(self._broker, cursor))
+            await close_cursor(self._broker, cursor)
 
     async def _recover(self, error: Exception) -> None:
         """Prepare to open the stream again, at the same position unless the server refuses that."""
@@ -222,12 +223,6 @@ class _Ended(Exception):
     """The stream has ended: the collection was dropped or renamed."""
 
     code = -1
-
-
-def kill_command(broker: BrokerContext, cursor: int) -> Command[Any]:
-    """Return the command that closes the stream; its reader then gets an error."""
-    kill = {"killCursors": broker.collection, "cursors": [cursor]}
-    return Command("command", {"command": kill}, target="database")
 
 
 def _code(error: Exception) -> Any:

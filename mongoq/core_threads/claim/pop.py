@@ -9,6 +9,7 @@ whose transaction the next item follows; one that has expired, or had all its ru
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -53,24 +54,32 @@ def _reserve_and_commit(context: QueueContext[M], on_invalid: OnInvalid) -> Item
 
     A crash before the settlement leaves it reserved until the lease ends.
     """
-    while (item := (claim_one(context, context.settings.lease, _undo_settled))) is not None:
+    lease = context.settings.lease
+    while True:
+        undo = partial(_undo_settled, context, context.broker.clock.now() + lease)
+        item = claim_one(context, lease, undo)
+        if item is None:
+            return None
         if expiry(item.read_at, None, item.once) is not None:
             context.state.expect_remembered()
-        if not raises_invalid(context, on_invalid) and not (decode_items(context, [item], on_invalid)):
+        is_raised = raises_invalid(context, on_invalid)  # then it leaves its queue all the same
+        decoded = [item] if is_raised else decode_items(context, [item], on_invalid)
+        if not decoded:
             continue
         try:
-            settle_item(context, item, _make_pop)
+            settled_at: datetime = settle_item(context, item, _make_pop)
         except ReservationLost as lost:
             if not lost.certain:
                 raise
             continue  # its lease was over
-        fields = {**item._document, "reserved": False, "token": None, "processed": item.read_at}  # noqa: SLF001
-        popped: Item[Any] = context.raw_item(fields, item.read_at, due=item.due)
+        fields = {**item._document, "reserved": False, "token": None, "processed": settled_at}  # noqa: SLF001
+        popped: Item[Any] = context.raw_item(fields, settled_at, due=item.due)
+        if not is_raised:
+            return popped.with_payload(decoded[0].payload)
         try:
             return context.decode_payload(popped)
         except PayloadInvalid as invalid:
             misfit_reason(context, popped, invalid, on_invalid)
-    return None
 
 
 def _pop_at_once(context: QueueContext[M], on_invalid: OnInvalid) -> Item[M] | None:

@@ -27,10 +27,10 @@ from mongoq.core.wait.change_stream import (
     Event,
     _code,
     _Ended,
-    kill_command,
     logger,
     stream_pipeline,
 )
+from mongoq.core_threads.base.find import close_cursor
 from mongoq.core_threads.perform import perform, rest
 from mongoq.data.item import id_key
 
@@ -134,7 +134,7 @@ class _Reader:
         """Close the stream; it may be opened again at the same position."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            perform(kill_command(self._broker, cursor))
+            close_cursor(self._broker, cursor)
 
     def _recover(self, error: Exception) -> None:
         """Prepare to open the stream again, at the same position unless the server refuses that."""

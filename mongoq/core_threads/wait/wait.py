@@ -16,13 +16,12 @@ from typing import Any
 
 from mongoq.core.base.first_due import first_due_command, first_due_pipeline
 from mongoq.core.base.queue_settings import REFRESH_SECONDS
-from mongoq.core.command import Command, Waiter
+from mongoq.core.command import Waiter
 from mongoq.core.state.context import BrokerContext, QueueContext, event_key
 from mongoq.core.state.wait_queue import WaitQueue
-from mongoq.core.wait.change_stream import kill_command
 from mongoq.core.wait.wait import MAX_REST_SECONDS, TRUST_SECONDS, R, logger
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
-from mongoq.core_threads.base.find import find_one
+from mongoq.core_threads.base.find import aggregate_all, close_cursor, find_one
 from mongoq.core_threads.base.queue_settings import mark_used
 from mongoq.core_threads.perform import perform, rest, run_beside, sleep
 from mongoq.core_threads.wait.change_stream import run_change_stream
@@ -54,9 +53,8 @@ def is_drained(context: QueueContext[Any], lease: timedelta, *, keeps_scheduled:
 def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> dict[str, datetime]:
     """Find the next due times of many queues in one ``aggregate``, by ``$unionWith``; empty queues are left out."""
     ensure_broker_ready(broker, write=False)
-    first, *rest = [[*first_due_pipeline(queue), {"$set": {"_id": {"$literal": queue}}}] for queue in queues]
-    union = [{"$unionWith": {"coll": broker.collection, "pipeline": pipeline}} for pipeline in rest]
-    groups: Any = perform(Command("aggregate", {"pipeline": [*first, *union]}))
+    parts = [[*first_due_pipeline(queue), {"$set": {"_id": {"$literal": queue}}}] for queue in queues]
+    groups = aggregate_all(broker, parts)
     whens: dict[str, datetime] = {}
     for group in groups:
         queue, when = group["_id"], group["when"]
@@ -158,6 +156,6 @@ def _ensure_stream(context: QueueContext[Any]) -> None:
             registry.record_end(reader)
     if cursor:
         try:
-            perform(kill_command(context.broker, cursor))
+            close_cursor(context.broker, cursor)
         except Exception as error:
             logger.debug("a change stream is left to the server to close: %r", error)
