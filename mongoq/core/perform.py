@@ -70,7 +70,8 @@ def run_beside(work: Callable[[], Awaitable[None]], over: Callable[[], object], 
     """Run another operation in the background, in a thread or task of the driver; its result and errors are dropped.
 
     On asyncio ``over`` is called when it has ended, or will never begin because its task was cancelled. By default it
-    runs without the deadlines and settings of the caller's context.
+    runs without the deadlines and settings of the caller's context, and ``close`` cancels it; what has the context of a
+    caller, who waits for it, is waited for.
     """
     OPERATION.get().driver.run_beside(work, over, context)
 

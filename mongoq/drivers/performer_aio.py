@@ -119,8 +119,9 @@ class AioPerformer:
         self.check_open()
         task = self.start_task(self._run(work), context or Context())
         task.add_done_callback(lambda _: over())  # a task that was cancelled may not have begun its operation
-        self._side_tasks.add(task)
-        task.add_done_callback(self._side_tasks.discard)
+        if context is None:  # a caller waits for what has its context, and so does ``close``
+            self._side_tasks.add(task)
+            task.add_done_callback(self._side_tasks.discard)
 
     # --- commands --------------------------------------------------------------------------------
 

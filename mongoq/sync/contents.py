@@ -163,7 +163,7 @@ class Contents(Runner[QueueContext[M]]):
         return self._run(read.peek, n, state)
 
     def size(self, state: Selection = None) -> int:
-        """Count the items of a state, or all live ones but blocked ones, in time proportional to them (``count``).
+        """Count the items of a state, or all live ones but blocked ones, in time proportional to them (``aggregate``).
 
         ``counts().total`` has the blocked items of sequences too.
         """
@@ -188,7 +188,7 @@ class Contents(Runner[QueueContext[M]]):
         return self._run(read_limits)
 
     def blocked_by(self, id: Id) -> list[Item[M]]:
-        """Return the items that an item waits for, the first ones of its sequence (two ``find``).
+        """Return the items that an item waits for, the first ones of its sequence (three or four ``find``).
 
         An empty list if the item is not blocked, or the queue has no item of this id; else as many as
         ``max_in_sequence`` of the queue allows, in the order of their places. A dead letter that holds the sequence

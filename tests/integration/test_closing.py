@@ -12,6 +12,7 @@ import pytest
 from pymongo import AsyncMongoClient
 
 import mongoq
+from tests.integration.commands import Commands
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,28 @@ async def test_close_returns_after_calls_were_cancelled(uri: str, database: str,
                     each.cancel()
                 await asyncio.wait_for(broker.close(), PATIENCE)
                 assert task.done(), (name, steps)
+
+
+@pytest.mark.parametrize(("when", "command"), [("before", "insert"), ("after", "find"), ("after", "insert")])
+async def test_a_replay_whose_broker_is_closed_tells_the_truth(
+    uri: str, database: str, when: str, command: str
+) -> None:
+    commands = Commands()
+    async with AsyncMongoClient[Any](uri, event_listeners=[commands]) as client:
+        collection = client[database]["mongoq"]
+        async with mongoq.AsyncBroker(collection) as filling:
+            queue = filling.queue("orders", history=3600)
+            await queue.push_many(range(20))
+            await queue.commit_many(await queue.reserve_many(20))
+        broker = mongoq.AsyncBroker(collection)
+        closing: list[asyncio.Task[None]] = []
+        setattr(commands, when, lambda name, _: name == command and closing.append(asyncio.create_task(broker.close())))
+        replay = asyncio.create_task(broker.queue("orders", history=3600).replay(to="copies"))
+        [result] = await asyncio.gather(replay, return_exceptions=True)
+        assert closing
+        await asyncio.wait(closing)
+        copies = await collection.count_documents({"q": "copies"})
+        assert isinstance(result, mongoq.BrokerClosed) or (result.pushed, copies) == (20, 20), result
 
 
 async def test_a_command_whose_task_alone_was_cancelled_leaves_nobody_waiting(uri: str, database: str) -> None:

@@ -19,7 +19,7 @@ from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import find_few
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.base.retry import retry_once
-from mongoq.core.command import Command, WakeEvent, chunks, own_error
+from mongoq.core.command import Command, WakeEvent, chunks, is_cancellation, own_error
 from mongoq.core.history.mistaken import log_no_history, refuse_mistake
 from mongoq.core.history.query import BY_ID, Query, documents_page, make_query, open_document, read_ids
 from mongoq.core.perform import perform, rest, run_beside, sleep
@@ -41,7 +41,7 @@ from mongoq.data.copies import (
 from mongoq.data.encoding.unreadable import UnreadableDocument
 from mongoq.data.envelope import new_envelope, origin_document, shorten
 from mongoq.data.item import Document, Item, payload_at
-from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge
 
 LABEL_BYTES = 100
 """Bytes of a label, at most."""
@@ -406,14 +406,16 @@ class _Chunk:
         elif self._task.context.broker.serverless:
             await self._insert_all()
         else:
+            self._error = BrokerClosed()  # unless the inserts come to their end
             run_beside(self._insert_all, self._done.set, copy_context())
 
     async def _insert_all(self) -> None:
         try:
             for part in self._parts:
                 self._pushed += await _insert(part)
-        except BaseException as error:  # for the caller
-            self._error = error
+            self._error = None
+        except BaseException as error:  # for the caller, whom nobody has cancelled
+            self._error = BrokerClosed() if is_cancellation(error) else error
         finally:
             self._done.set()
 
@@ -421,7 +423,6 @@ class _Chunk:
         """Wait for the copies that were sent, and return the result."""
         is_done = False
         while not is_done:
-            # It refuses a caller after ``close``, which may have cancelled the inserts.
             await rest(self._done, LONGEST_WAIT_SECONDS)
             is_done = self._done.was_set
         if self._error is not None:

@@ -66,7 +66,7 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> list[Item[M]]:
 
 
 def size(context: QueueContext[Any], state: Selection) -> int:
-    """Count the items in a state, in time proportional to the live items (``count``)."""
+    """Count the items in a state, in time proportional to the live items (``aggregate``)."""
     ensure_broker_ready(context.broker, write=False)
     filter = in_state(context.name, state, context.broker.clock.now())
     return perform(Command("count_documents", {"filter": filter}))
@@ -89,7 +89,10 @@ def counts(context: QueueContext[Any], limit: int | None) -> Counts:
 
 
 def blocked_by(context: QueueContext[M], id: Id) -> list[Item[M]]:
-    """Read the items that a blocked item waits for (four ``find``): letters that hold its sequence, and first items."""
+    """Read the items that a blocked item waits for: letters that hold its sequence, and first items.
+
+    Three or four ``find``.
+    """
     filter = {"_id": object_id(id), **blocked_filter(context.name)}
     ensure_broker_ready(context.broker, write=False)
     document = find_one(context.broker, filter, {"sequence": 1, "place": 1})

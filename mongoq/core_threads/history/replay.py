@@ -15,7 +15,7 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.core.command import Command, WakeEvent, chunks, own_error
+from mongoq.core.command import Command, WakeEvent, chunks, is_cancellation, own_error
 from mongoq.core.history.query import BY_ID, Query, open_document
 from mongoq.core.history.replay import (
     CHUNKS_PER_SECOND,
@@ -59,7 +59,7 @@ from mongoq.data.copies import (
 from mongoq.data.encoding.unreadable import UnreadableDocument
 from mongoq.data.envelope import new_envelope, shorten
 from mongoq.data.item import Document, Item, payload_at
-from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge
 
 
 def replay(
@@ -314,14 +314,16 @@ class _Chunk:
         elif self._task.context.broker.serverless:
             self._insert_all()
         else:
+            self._error = BrokerClosed()  # unless the inserts come to their end
             run_beside(self._insert_all, self._done.set, copy_context())
 
     def _insert_all(self) -> None:
         try:
             for part in self._parts:
                 self._pushed += _insert(part)
-        except BaseException as error:  # for the caller
-            self._error = error
+            self._error = None
+        except BaseException as error:  # for the caller, whom nobody has cancelled
+            self._error = BrokerClosed() if is_cancellation(error) else error
         finally:
             self._done.set()
 
@@ -329,7 +331,6 @@ class _Chunk:
         """Wait for the copies that were sent, and return the result."""
         is_done = False
         while not is_done:
-            # It refuses a caller after ``close``, which may have cancelled the inserts.
             rest(self._done, LONGEST_WAIT_SECONDS)
             is_done = self._done.was_set
         if self._error is not None:
