@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import click
@@ -99,6 +99,7 @@ def doctor(*, max_age: timedelta, role: str, spark: bool, output: Output, **plac
 def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[tuple[str, Finding]]:
     """Run all checks of a server and its queues, each by itself: one that cannot be made does not end the others."""
     server, inspection = Server(broker), broker.inspect()
+    workers = cache(inspection.workers)  # two checks ask, and an error is each one's own
     checks: dict[str, Callable[[], Finding]] = {
         "reachable": partial(check_reply, server),
         "server version": partial(check_version, server),
@@ -112,8 +113,8 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[tuple[st
         "history window": partial(check_history_window, server),
         "cache": partial(check_cache, server),
         "stored settings": lambda: check_stored(inspection.unusable()),
-        "workers": lambda: check_workers(inspection.workers()),
-        "long runs": lambda: check_long_runs(inspection.workers()),
+        "workers": lambda: check_workers(workers()),
+        "long runs": lambda: check_long_runs(workers()),
         "schedules": lambda: check_schedules(inspection.schedules()),
         "sequences": lambda: check_sequences(inspection.stuck_sequences()),
         "held sequences": lambda: check_held(inspection.held_sequences()),
