@@ -17,6 +17,7 @@ from pymongo.errors import OperationFailure
 
 import mongoq
 from tests.integration.commands import Commands, failing, listened_to
+from tests.proxy import Proxy
 from tests.waiting import PATIENCE
 
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
@@ -349,6 +350,33 @@ def test_an_item_whose_commit_fails_in_a_pop_is_given_back(
             queue.pop()
         [document] = raw.find({"q": "orders"})
         assert (document["reserved"], document["attempts"]) == (False, 0)
+        assert queue.pop() is not None
+
+
+def test_an_item_that_may_have_been_killed_by_a_neighbour_stays_one_after_a_failed_pop(
+    client: MongoClient[Any], uri: str, database: str, raw: Any
+) -> None:
+    """The reply to its claim is lost, and its commit is refused: it still has its run alone."""
+    with (
+        Proxy(uri) as proxy,
+        MongoClient[Any](proxy.uri_with(serverMonitoringMode="poll", appname=database)) as own,
+        mongoq.Broker(own[database]["mongoq"]) as broker,
+    ):
+        queue = broker.queue("orders", max_retries=0)
+        queue.push("remembered", id=ObjectId())
+        queue.pop()  # from here on, pops are claims and commits
+        queue.push("suspect")
+        dead = {"attempts": 1, "reserved": True, "token": ObjectId(), "batch": ObjectId(), "when": EARLY}
+        raw.update_one({"payload": "suspect"}, {"$set": dead})
+        proxy.lose("reply", "findAndModify")
+        with (
+            failing(client, "delete", appName=database, errorCode=13),
+            pytest.raises(OperationFailure, match="failCommand"),
+        ):
+            queue.pop()
+        assert proxy.lost == 1
+        document = raw.find_one({"payload": "suspect"})
+        assert (document["reserved"], document["attempts"], document["batch"]) == (False, 1, dead["batch"])
         assert queue.pop() is not None
 
 
