@@ -6,7 +6,6 @@ of a broker or queue runs one, by its driver (``mongoq.drivers``). Many items ar
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
@@ -214,11 +213,6 @@ class Duplicate(Interruption):
 
 class Unreadable(Interruption):
     """The command happened, but its reply holds bytes that cannot be decoded: the document of another program."""
-
-
-def is_cancellation(error: BaseException) -> bool:
-    """Return whether an error is the cancellation of a task."""
-    return isinstance(error, asyncio.CancelledError)
 
 
 def hands_over(error: BaseException) -> bool:

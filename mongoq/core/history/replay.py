@@ -19,7 +19,7 @@ from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import find_few
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.base.retry import retry_once
-from mongoq.core.command import Command, WakeEvent, chunks, is_cancellation, own_error
+from mongoq.core.command import Command, WakeEvent, chunks, own_error
 from mongoq.core.history.mistaken import log_no_history, refuse_mistake
 from mongoq.core.history.query import BY_ID, Query, documents_page, make_query, open_document, read_ids
 from mongoq.core.perform import perform, rest, run_beside, sleep
@@ -331,7 +331,7 @@ class _Chunk:
         self._found, self._last = len(documents), open_document(broker, documents[-1])
         self._pushed = 0
         self._done = WakeEvent()
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def _refuse(self, id: ObjectId, reason: object) -> None:
         self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
@@ -406,7 +406,7 @@ class _Chunk:
         elif self._task.context.broker.serverless:
             await self._insert_all()
         else:
-            self._error = BrokerClosed()  # unless the inserts come to their end
+            self._error = BrokerClosed()  # a closed broker cancels the inserts; their end replaces this
             run_beside(self._insert_all, self._done.set, copy_context())
 
     async def _insert_all(self) -> None:
@@ -414,8 +414,8 @@ class _Chunk:
             for part in self._parts:
                 self._pushed += await _insert(part)
             self._error = None
-        except BaseException as error:  # for the caller, whom nobody has cancelled
-            self._error = BrokerClosed() if is_cancellation(error) else error
+        except Exception as error:
+            self._error = error
         finally:
             self._done.set()
 

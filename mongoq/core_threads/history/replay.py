@@ -15,7 +15,7 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.core.command import Command, WakeEvent, chunks, is_cancellation, own_error
+from mongoq.core.command import Command, WakeEvent, chunks, own_error
 from mongoq.core.history.query import BY_ID, Query, open_document
 from mongoq.core.history.replay import (
     CHUNKS_PER_SECOND,
@@ -239,7 +239,7 @@ class _Chunk:
         self._found, self._last = len(documents), open_document(broker, documents[-1])
         self._pushed = 0
         self._done = WakeEvent()
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def _refuse(self, id: ObjectId, reason: object) -> None:
         self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
@@ -314,7 +314,7 @@ class _Chunk:
         elif self._task.context.broker.serverless:
             self._insert_all()
         else:
-            self._error = BrokerClosed()  # unless the inserts come to their end
+            self._error = BrokerClosed()  # a closed broker cancels the inserts; their end replaces this
             run_beside(self._insert_all, self._done.set, copy_context())
 
     def _insert_all(self) -> None:
@@ -322,8 +322,8 @@ class _Chunk:
             for part in self._parts:
                 self._pushed += _insert(part)
             self._error = None
-        except BaseException as error:  # for the caller, whom nobody has cancelled
-            self._error = BrokerClosed() if is_cancellation(error) else error
+        except Exception as error:
+            self._error = error
         finally:
             self._done.set()
 
