@@ -6,10 +6,10 @@ driver's own error comes out at the end of the operation.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.core.command import (
     OPERATION,
@@ -21,6 +21,9 @@ from mongoq.core.command import (
     Shared,
     WakeEvent,
 )
+
+if TYPE_CHECKING:
+    from mongoq.drivers.performer_aio import AioPerformer
 
 T = TypeVar("T")
 
@@ -42,38 +45,43 @@ async def perform(command: Command[T]) -> T:
         BrokerClosed: the broker was closed.
     """
     operation = OPERATION.get()
+    driver: AioPerformer = operation.driver
     if operation.transaction is not None:
         reply: T = await _perform_in_transaction(operation, operation.transaction, command)
-    else:
-        reply = await operation.driver.perform(command, operation.undo_log)
-    return reply
+        return reply
+    return await driver.perform(command, operation.undo_log)
 
 
 async def share(shared: Shared[T]) -> T:
     """Send this caller's part of a command that callers share, and return its answer."""
     operation = OPERATION.get()
-    answer: T = await operation.driver.share(shared, operation.undo_log)
-    return answer
+    driver: AioPerformer = operation.driver
+    return await driver.share(shared, operation.undo_log)
 
 
 async def sleep(seconds: float) -> None:
     """Pause; a cancelled caller is cancelled here."""
-    await OPERATION.get().driver.sleep(seconds)
+    driver: AioPerformer = OPERATION.get().driver
+    await driver.sleep(seconds)
 
 
 async def rest(event: WakeEvent, seconds: float) -> None:
     """Sleep until the event is set, for ``seconds`` at most; a cancelled caller is cancelled here."""
-    await OPERATION.get().driver.rest(event, seconds)
+    driver: AioPerformer = OPERATION.get().driver
+    await driver.rest(event, seconds)
 
 
-def run_beside(work: Callable[[], Awaitable[None]], over: Callable[[], object], context: Context | None = None) -> None:
+def run_beside(
+    work: Callable[[], Coroutine[Any, Any, None]], over: Callable[[], object], context: Context | None = None
+) -> None:
     """Run another operation in the background, in a thread or task of the driver; its result and errors are dropped.
 
     On asyncio ``over`` is called when it has ended, or will never begin because its task was cancelled. By default it
     runs without the deadlines and settings of the caller's context, and ``close`` cancels it; what has the context of a
     caller, who waits for it, is waited for.
     """
-    OPERATION.get().driver.run_beside(work, over, context)
+    driver: AioPerformer = OPERATION.get().driver
+    driver.run_beside(work, over, context)
 
 
 # --- within a transaction ------------------------------------------------------------------------

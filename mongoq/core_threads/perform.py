@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mongoq.core.command import OPERATION, Attached, Command, Duplicate, Operation, Refused, Shared, WakeEvent
 from mongoq.core.perform import TRANSIENT_LABEL, T, TransactionOver, _is_find, _Present, has_label
+
+if TYPE_CHECKING:
+    from mongoq.drivers.performer_threads import ThreadPerformer
 
 
 def perform(command: Command[T]) -> T:
@@ -24,28 +27,30 @@ def perform(command: Command[T]) -> T:
         BrokerClosed: the broker was closed.
     """
     operation = OPERATION.get()
+    driver: ThreadPerformer = operation.driver
     if operation.transaction is not None:
         reply: T = _perform_in_transaction(operation, operation.transaction, command)
-    else:
-        reply = operation.driver.perform(command, operation.undo_log)
-    return reply
+        return reply
+    return driver.perform(command, operation.undo_log)
 
 
 def share(shared: Shared[T]) -> T:
     """Send this caller's part of a command that callers share, and return its answer."""
     operation = OPERATION.get()
-    answer: T = operation.driver.share(shared, operation.undo_log)
-    return answer
+    driver: ThreadPerformer = operation.driver
+    return driver.share(shared, operation.undo_log)
 
 
 def sleep(seconds: float) -> None:
     """Pause; a cancelled caller is cancelled here."""
-    OPERATION.get().driver.sleep(seconds)
+    driver: ThreadPerformer = OPERATION.get().driver
+    driver.sleep(seconds)
 
 
 def rest(event: WakeEvent, seconds: float) -> None:
     """Sleep until the event is set, for ``seconds`` at most; a cancelled caller is cancelled here."""
-    OPERATION.get().driver.rest(event, seconds)
+    driver: ThreadPerformer = OPERATION.get().driver
+    driver.rest(event, seconds)
 
 
 def run_beside(work: Callable[[], None], over: Callable[[], object], context: Context | None = None) -> None:
@@ -55,7 +60,8 @@ def run_beside(work: Callable[[], None], over: Callable[[], object], context: Co
     runs without the deadlines and settings of the caller's context, and ``close`` cancels it; what has the context of a
     caller, who waits for it, is waited for.
     """
-    OPERATION.get().driver.run_beside(work, over, context)
+    driver: ThreadPerformer = OPERATION.get().driver
+    driver.run_beside(work, over, context)
 
 
 # --- within a transaction ------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class AioPerformer:
 
     # --- for operations --------------------------------------------------------------------------
 
-    async def perform(self, command: Command[Any], undo_log: UndoLog) -> Any:
+    async def perform(self, command: Command[T], undo_log: UndoLog) -> T:
         """Send a command, whose caller may be cancelled, and return its parsed reply."""
         self.check_open()
         self._failover.check_topology()
@@ -82,10 +82,10 @@ class AioPerformer:
         except Exception as error:
             self._failover.reraise(error)
 
-    async def share(self, shared: Shared[Any], undo_log: UndoLog) -> Any:
+    async def share(self, shared: Shared[T], undo_log: UndoLog) -> T:
         """Let a caller share a command; what comes for one who is cancelled is given back."""
         try:
-            answer = await self.group_commit.share(shared)
+            answer: T = await self.group_commit.share(shared)
         except asyncio.CancelledError:
             self.group_commit.leave(shared)
             if shared.undo is not None:

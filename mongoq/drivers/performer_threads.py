@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.core.command import Command, Shared, UndoLog, WakeEvent, note_taken
 from mongoq.drivers import sleep
@@ -19,6 +19,7 @@ from mongoq.errors import BrokerClosed
 if TYPE_CHECKING:
     from mongoq.drivers.threads.driver import ThreadSender
 
+T = TypeVar("T")
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -40,7 +41,7 @@ class ThreadPerformer:
         self.group_commit = ThreadGroupCommit(self, run)
         self.closed = False
 
-    def perform(self, command: Command[Any], undo_log: UndoLog) -> Any:
+    def perform(self, command: Command[T], undo_log: UndoLog) -> T:
         """Send a command, and return its parsed reply."""
         if self.closed:
             raise BrokerClosed
@@ -58,10 +59,10 @@ class ThreadPerformer:
         except Exception as error:
             self._failover.reraise(error)
 
-    def share(self, shared: Shared[Any], undo_log: UndoLog) -> Any:
+    def share(self, shared: Shared[T], undo_log: UndoLog) -> T:
         """Let a caller share a command."""
         try:
-            answer = self.group_commit.share(shared)
+            answer: T = self.group_commit.share(shared)
         except Exception as error:
             self._failover.reraise(error)
         if shared.undo is not None:

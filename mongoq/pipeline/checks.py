@@ -333,7 +333,7 @@ def _takes_one(handler: Any) -> bool:
     return True
 
 
-def _of_join(stage: Stage, join: Join) -> Iterator[str]:  # noqa: C901, PLR0912 - a list of checks
+def _of_join(stage: Stage, join: Join) -> Iterator[str]:
     models: Any = stage.model
     handler: Any = stage.handler
     number = len(stage.sources)
@@ -437,7 +437,7 @@ def _of_what_is_taken(stage: Stage) -> Iterator[str]:
         yield f"model: the handler takes {_join_names(kinds)}, and the model makes {model.__name__}; let them agree"
 
 
-def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:  # noqa: C901 - a list of checks
+def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:
     annotation = return_type(stage.handler)
     kinds = classes(annotation)
     if stage.is_sink or kinds is None:

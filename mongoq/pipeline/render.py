@@ -48,7 +48,7 @@ def _source(source: Source) -> Iterator[tuple[str, str]]:
             yield name, _brief(value)
 
 
-def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:  # noqa: C901, PLR0912 - a list of facts
+def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     yield "takes", _join_names(stage.sources) + (", shared" if stage.shared else "")
     yield "gives", _join_names(stage.targets) if stage.targets else "nothing: items end here"
     if (join := stage.join) is not None:

@@ -300,7 +300,7 @@ def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[An
     return lists
 
 
-def _make_outcome(  # noqa: C901 - a list of checks
+def _make_outcome(
     rows: list[int], columns: Columns, targets: Sequence[Any], payloads: list[Any]
 ) -> HandlerOutcome | MongoqError | None:
     """Return the outcome of one item by its rows, or the error of these rows."""

@@ -48,7 +48,7 @@ class TooMuch(Exception):
     """The recipe is larger than its limits."""
 
 
-def check_size(content: Any) -> None:  # noqa: C901 - a list of checks
+def check_size(content: Any) -> None:
     """Raise ``TooMuch`` if the content is larger than a recipe may be."""
     # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
     # time.
