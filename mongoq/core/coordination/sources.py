@@ -115,7 +115,7 @@ def _encode(
         draft, id = record.draft, ObjectId(raw)
         draft.stamp(broker.clock, None)
         if record.expires is not None:  # a time that is over is no error: the first claim settles the item
-            draft.start_by = last_start(broker.clock, record.expires, None)
+            draft.start_by = last_start(broker.clock, record.expires)
         if bound is None:
             encoded.append(EncodedRecord(context.name, draft, draft.encode(context, id, record.wrapped)))
             continue

@@ -331,7 +331,7 @@ class _Chunk:
         self._found, self._last = len(documents), open_document(broker, documents[-1])
         self._pushed = 0
         self._done = WakeEvent()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def _refuse(self, id: ObjectId, reason: object) -> None:
         self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
@@ -406,7 +406,7 @@ class _Chunk:
         elif self._task.context.broker.serverless:
             await self._insert_all()
         else:
-            self._error = BrokerClosed()  # a closed broker cancels the inserts; their end replaces this
+            self._error = BrokerClosed()  # unless the inserts come to their end
             run_beside(self._insert_all, self._done.set, copy_context())
 
     async def _insert_all(self) -> None:
@@ -414,8 +414,9 @@ class _Chunk:
             for part in self._parts:
                 self._pushed += await _insert(part)
             self._error = None
-        except Exception as error:
-            self._error = error
+        except BaseException as error:  # for the caller
+            self._error = error if isinstance(error, Exception) else BrokerClosed()  # async only: ``close`` cancels it
+            # sync only: self._error = error
         finally:
             self._done.set()
 

@@ -70,8 +70,7 @@ class Draft:
         undelayed = self.delay is None and self.when is None
         self.at = clock.now_milliseconds() if undelayed else milliseconds(due_time(clock, self.delay, self.when))
         if self.expires is not None:
-            due = time_of(self.at) if is_put_off(self.delay, self.when) else None
-            self.start_by = last_start(clock, self.expires, due)
+            self.start_by = last_start(clock, self.expires, self.delay, self.when)
         if remember is not None:
             self.once = clock.now() + remember
 
@@ -186,8 +185,10 @@ def due_time(clock: Clock, delay: Duration | None, when: datetime | None) -> dat
         raise ArgumentInvalid("delay", f"ends beyond the year 9999: {delay!r}") from None
 
 
-def last_start(clock: Clock, expires: timedelta | datetime, due: datetime | None) -> datetime:
-    """Return the time by which an item must be started; refuse one before a delayed item is ``due``.
+def last_start(
+    clock: Clock, expires: timedelta | datetime, delay: Duration | None = None, when: datetime | None = None
+) -> datetime:
+    """Return the time by which an item must be started; refuse one before a delayed item is due.
 
     A time that is over is no error without a delay: then the first claim that meets the item settles it.
     """
@@ -195,6 +196,8 @@ def last_start(clock: Clock, expires: timedelta | datetime, due: datetime | None
         start_by = expires if isinstance(expires, datetime) else clock.now() + expires
     except OverflowError:  # the caller's own clock may show any year
         raise ArgumentInvalid("expires", f"ends beyond the year 9999: {expires!r}") from None
+    # The clock is read in this order, so that an expiry as long as the delay is always refused.
+    due = due_time(clock, delay, when) if is_put_off(delay, when) else None
     if due is not None and due >= start_by:
         problem = f"the item is due at {due:%Y-%m-%d %H:%M:%S} UTC and must start before {start_by:%Y-%m-%d %H:%M:%S}"
         raise ArgumentInvalid("expires", f"{problem} UTC, so it could never start; give a longer time than the delay")
@@ -211,7 +214,7 @@ def check_expires(
     if expires is None:
         return None
     lasts = checked_expires(expires)
-    last_start(clock, lasts, due_time(clock, delay, when) if is_put_off(delay, when) else None)
+    last_start(clock, lasts, delay, when)
     return lasts
 
 

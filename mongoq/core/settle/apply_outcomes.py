@@ -173,7 +173,7 @@ def _make_output(
         priority=checked.changes.get("priority", item.priority),
         headers=new_headers(context, item, checked) if move.headers is not KEEP else dict(item.headers) or None,
         once=None,
-        start_by=None if checked.expires is None else last_start(clock, checked.expires, None),
+        start_by=None if checked.expires is None else last_start(clock, checked.expires),
     )
 
 

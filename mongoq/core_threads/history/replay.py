@@ -239,7 +239,7 @@ class _Chunk:
         self._found, self._last = len(documents), open_document(broker, documents[-1])
         self._pushed = 0
         self._done = WakeEvent()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def _refuse(self, id: ObjectId, reason: object) -> None:
         self._refusals.append((id, shorten(str(reason), REASON_BYTES)))
@@ -314,7 +314,7 @@ class _Chunk:
         elif self._task.context.broker.serverless:
             self._insert_all()
         else:
-            self._error = BrokerClosed()  # a closed broker cancels the inserts; their end replaces this
+            self._error = BrokerClosed()  # unless the inserts come to their end
             run_beside(self._insert_all, self._done.set, copy_context())
 
     def _insert_all(self) -> None:
@@ -322,7 +322,7 @@ class _Chunk:
             for part in self._parts:
                 self._pushed += _insert(part)
             self._error = None
-        except Exception as error:
+        except BaseException as error:  # for the caller
             self._error = error
         finally:
             self._done.set()
