@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import ObjectId
 
 import mongoq
+from mongoq.testing import VirtualBroker
 from tests.shells import Shell
 
 MINUTE = timedelta(minutes=1)
@@ -427,3 +428,22 @@ async def test_without_a_dead_queue_expired_items_are_deleted(shell: Shell, way:
     shell.clock.advance(60)
     assert await _claim(queue, way) == []
     assert await queue.size() == 0
+
+
+class TickingClock(mongoq.VirtualClock):
+    """A clock that goes on whenever it is read."""
+
+    def now(self) -> datetime:
+        return self.advance(0.001)
+
+
+def test_an_expiry_as_long_as_the_delay_is_refused_however_long_that_takes() -> None:
+    with VirtualBroker(clock=TickingClock()) as broker:
+        queue = broker.queue("orders")
+        for due in ({"delay": 60}, {"when": datetime(2024, 1, 1, 1, tzinfo=UTC)}):
+            expires = due.get("delay", datetime(2024, 1, 1, 1, tzinfo=UTC))
+            with pytest.raises(mongoq.ArgumentInvalid, match="never start"):
+                queue.push(1, **due, expires=expires)
+            with pytest.raises(mongoq.ArgumentInvalid, match="never start"):
+                queue.check_push(1, **due, expires=expires)
+        assert not broker.stats()
