@@ -16,8 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.data.encoding.error_text import name_of
-from mongoq.web.access import Access, Attempts, Grant, Users, address_of, decide
-from mongoq.web.link import SecretLink
+from mongoq.web.access import Access, Attempts, Grant, SecretLink, Users, address_of, decide
 from mongoq.web.problems import (
     LOGIN_HEADER,
     RETRY_SECONDS,

@@ -145,7 +145,7 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[int], None]) -
     server = make_server(app)
 
     def stop() -> None:
-        app.state.feed.close()
+        app.state.queues.close()
         server.should_exit = True
 
     with _listen(host, port) as listening, stop_on_signals(stop):

@@ -19,8 +19,17 @@ from mongoq.web import queues
 from mongoq.web.items import replay_history
 from mongoq.web.letters import Verb, change_letters, plan_letters
 from mongoq.web.models import Action, LetterChoice, ReplayHistory, ReplayLetters, ScheduleAction, read_action
-from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
-from mongoq.web.pages.render import make_address, render, render_message, root_of, show_count
+from mongoq.web.pages.render import (
+    NO_FORM,
+    first_values,
+    go_to,
+    make_address,
+    read_fields,
+    render,
+    render_message,
+    root_of,
+    show_count,
+)
 from mongoq.web.services import COUNT_LIMIT, Document, Services
 
 MOST_DIGITS = 9
