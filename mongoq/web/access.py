@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
@@ -57,6 +57,7 @@ LINK_PATH = "/link"
 LOGOUT_PATH = "/logout"
 NEEDS_LINK = "changes need the link that the dashboard has printed at its start"
 USED_LINK = "this link has been used; start the dashboard again for another one"
+NOT_LOCAL = "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
 WRONG_LINK = "this is not the link of the running dashboard; each start prints another one"
 
 
@@ -81,13 +82,6 @@ class Grant:
     has_session: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _User:
-    name: str
-    level: Level
-    digest: bytes
-
-
 class Users:
     """Users with a secret each, which is a bearer token, or the password of basic authentication.
 
@@ -107,7 +101,25 @@ class Users:
     """
 
     def __init__(self, text: str) -> None:
-        self._users = tuple(_read_users(text))
+        self._users: dict[bytes, tuple[str, Level]] = {}
+        names: set[str] = set()
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            where = f"line {number}"
+            name, _, rest = line.strip().partition(":")
+            level, colon, secret = rest.partition(":")
+            if not name or not colon:
+                raise ArgumentInvalid("users", f"{where} is to be name:level:secret")
+            if level not in ("read", "act"):
+                raise ArgumentInvalid("users", f"the level in {where} is to be read or act")
+            if name in names:
+                raise ArgumentInvalid("users", f"the name in {where} occurs twice")
+            names.add(name)
+            digest = _read_secret(secret, where)
+            if digest in self._users:  # a bearer token would be that of the other user, with the other level
+                raise ArgumentInvalid("users", f"the secret in {where} is that of another user")
+            self._users[digest] = name, "act" if level == "act" else "read"
         if not self._users:
             raise ArgumentInvalid("users", "there is no user; write a line name:level:secret for each")
 
@@ -138,38 +150,30 @@ class Users:
 
     def check(self, header: str | None) -> Grant:
         """Return what the header ``Authorization`` of a request grants."""
-        name, secret = _read_header(header or "")
+        scheme, _, value = (header or "").partition(" ")
+        name: str | None = None  # a token has none
+        secret: str | None = None
+        if scheme.lower() == "bearer":
+            secret = value.strip() or None
+        elif scheme.lower() == "basic":
+            try:
+                name, colon, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+                secret = password if colon else None
+            except (binascii.Error, ValueError):
+                pass  # as without a header
         if secret is None:
             return Grant("none", "", "send a token, or a name with a password", asks_for_login=True)
         digest = sha256(secret.encode()).digest()
         # All users are compared, so that the time of an answer says nothing about names.
-        fits = [user for user in self._users if hmac.compare_digest(user.digest, digest) & (name in (None, user.name))]
+        fits = [
+            (user, level)
+            for known, (user, level) in self._users.items()
+            if hmac.compare_digest(known, digest) & (name in (None, user))
+        ]
         if not fits:
             return Grant("none", "", "the token or the password is wrong", asks_for_login=True, has_failed=True)
-        return Grant(fits[0].level, fits[0].name)
-
-
-def _read_users(text: str) -> Iterator[_User]:
-    names: set[str] = set()
-    digests: set[bytes] = set()
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        where = f"line {number}"
-        name, _, rest = line.strip().partition(":")
-        level, colon, secret = rest.partition(":")
-        if not name or not colon:
-            raise ArgumentInvalid("users", f"{where} is to be name:level:secret")
-        if level not in get_args(Level) or level == "none":
-            raise ArgumentInvalid("users", f"the level in {where} is to be read or act")
-        if name in names:
-            raise ArgumentInvalid("users", f"the name in {where} occurs twice")
-        names.add(name)
-        digest = _read_secret(secret, where)
-        if digest in digests:  # a bearer token would be that of the other user, with the other level
-            raise ArgumentInvalid("users", f"the secret in {where} is that of another user")
-        digests.add(digest)
-        yield _User(name, level, digest)  # type: ignore[arg-type]  # it is one of the levels
+        [(user, level)] = fits
+        return Grant(level, user)
 
 
 def _read_secret(secret: str, where: str) -> bytes:
@@ -186,20 +190,6 @@ def _read_secret(secret: str, where: str) -> bytes:
     if not secret.isascii():  # a header has no encoding that all programs agree on
         raise ArgumentInvalid("users", f"the secret in {where} has characters that are not ASCII, and would never work")
     return sha256(secret.encode()).digest()
-
-
-def _read_header(header: str) -> tuple[str | None, str | None]:
-    """Return name and secret of a header ``Authorization``; a token has no name, and a bad header no secret."""
-    scheme, _, value = header.partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return None, value.strip()
-    if scheme.lower() == "basic":
-        try:
-            name, colon, secret = base64.b64decode(value.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            return None, None
-        return (name, secret) if colon else (None, None)
-    return None, None
 
 
 class SecretLink:
@@ -340,7 +330,14 @@ async def decide(access: Access | Users | SecretLink, request: Request) -> Grant
     if isinstance(access, Users):
         return access.check(request.headers.get("authorization"))
     if isinstance(access, SecretLink) or not callable(access):
-        return _decide_locally(access, request)
+        address = address_of(request)
+        if not _is_local(request):
+            return Grant("none", address, NOT_LOCAL)
+        if not isinstance(access, SecretLink):
+            return Grant(access, address)
+        if access.has_session(request):
+            return Grant("act", address, has_session=True)
+        return Grant("act", address) if access.has_token(request) else Grant("read", address, NEEDS_LINK)
     if inspect.iscoroutinefunction(access):
         level = await access(request)
     else:
@@ -354,34 +351,20 @@ async def decide(access: Access | Users | SecretLink, request: Request) -> Grant
     return Grant(level, name, "" if level != "none" else "this user may not look into the queues")
 
 
-def _decide_locally(access: Level | SecretLink, request: Request) -> Grant:
-    """Return what a request may do without users: nothing from another machine."""
-    address, problem = address_of(request), _find_remote(request)
-    if problem:
-        return Grant("none", address, problem)
-    if not isinstance(access, SecretLink):
-        return Grant(access, address)
-    if access.has_session(request):
-        return Grant("act", address, has_session=True)
-    return Grant("act", address) if access.has_token(request) else Grant("read", address, NEEDS_LINK)
-
-
-def _find_remote(request: Request) -> str:
-    """Return why a request does not come from this machine, in a sentence; empty if it does.
+def _is_local(request: Request) -> bool:
+    """Return whether a request comes from this machine.
 
     The name in the header ``Host`` counts too: a page of another site can give its own name the address of this
     machine (DNS rebinding), and a proxy on this machine passes on requests of others.
     """
     name = request.headers.get("host", "").lower()
     name = name if name.endswith("]") else name.rsplit(":", 1)[0]
-    is_passed_on = any(header in request.headers for header in PROXY_HEADERS)
+    if name not in LOCAL_NAMES or any(header in request.headers for header in PROXY_HEADERS):
+        return False
     try:
-        is_loopback = ip_address(address_of(request)).is_loopback
+        return ip_address(address_of(request)).is_loopback
     except ValueError:
-        is_loopback = False
-    if is_loopback and name in LOCAL_NAMES and not is_passed_on:
-        return ""
-    return "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
+        return False
 
 
 def address_of(request: Request) -> str:

@@ -69,7 +69,7 @@ async def show_item(services: Services, id: ItemId) -> Document:
     """
     item = await services.client.inspect(AsyncInspection.item, id)
     if item is None:
-        detail = f"there is no item {id}; it may have been settled in a queue without history"
+        detail = f"there is no item {id}; it may have been settled in a queue without history, or its time is over"
         raise HTTPException(HTTPStatus.NOT_FOUND, detail)
     return (await services.describe_items([item], whole=True))[0]
 

@@ -170,11 +170,10 @@ async def list_pipelines(services: Services) -> Document:
 
 async def show_pipeline(services: Services, name: str) -> Document:
     """Return sources, queues and stages of a pipeline, and the numbers of items on each edge."""
-    if name not in services.pipelines:
-        raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {name!r:.120}")
+    graph = services.find_graph(name)
     # All queues, because a named one that no caller has used yet would be an error.
     found = await services.client.inspect(AsyncInspection.queues)
-    return make_drawing(services.pipelines[name].graph, {queue.name: queue for queue in found}).to_document()
+    return make_drawing(graph, {queue.name: queue for queue in found}).to_document()
 
 
 async def list_workers(services: Services) -> Document:

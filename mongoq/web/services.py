@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any
 
 from anyio import to_thread
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
 
 from mongoq.aio import AsyncInspection
 from mongoq.data.encoding.extended_json import json_text, time_text
@@ -19,10 +20,11 @@ from mongoq.data.envelope import item_document
 from mongoq.data.item import Item
 from mongoq.data.log_fields import log_fields
 from mongoq.errors import ArgumentInvalid
+from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import grant_of
-from mongoq.web.pipelines import find_error_queues
+from mongoq.web.pipelines import make_drawing
 from mongoq.web.readings import QueueReadings, SharedReadings
 from mongoq.web.values import JSON_TYPE, make_cursor, read_cursor, to_time
 
@@ -59,12 +61,23 @@ class Services:
         self.client = client
         self.max_bulk = max_bulk
         self.pipelines = pipelines
-        self.error_queues = find_error_queues(pipelines.values())
+        drawings = [make_drawing(each.graph, {}) for each in pipelines.values()]
+        self.error_queues = frozenset(name for each in drawings for name in each.error_queues)
         self.queues = QueueReadings(client)
         self.letters: SharedReadings[Any] = SharedReadings()
         self.pages: SharedReadings[Response] = SharedReadings()
         self.large = asyncio.Semaphore(MAX_LARGE)
         self.metrics: Any = None
+
+    def find_graph(self, pipeline: str) -> Graph:
+        """Return the graph of a pipeline.
+
+        Raises:
+            HTTPException: the app has no such pipeline.
+        """
+        if pipeline not in self.pipelines:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {pipeline!r:.120}")
+        return self.pipelines[pipeline].graph
 
     async def open_queue(self, name: str) -> Any:
         """Return a handle of a queue.

@@ -72,24 +72,19 @@ async def change(services: Services, request: Request) -> Response:
     if "action" not in first or "queue" not in first:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM)
     if first["action"] in QUEUE_CHANGES:
-        return await _change_queue(services, request, fields, first)
+        question, verb, function = QUEUE_CHANGES[first["action"]]
+        action = read_action(Action, queue=first["queue"])
+        if "confirmed" not in first:
+            await services.open_queue(action.queue)
+            back = make_address(root_of(request), "/queue", name=action.queue)
+            return _ask(request, fields, question.format(action.queue), verb, back=back)
+        await function(services, request, action)
+        return go_to(request, "/queue", name=action.queue)
     if first["action"] in ("replay", "drop"):
         return await _change_letters(services, request, fields, first)
     if first["action"] == "replay_history":
         return await _replay_history(services, request, fields, first)
     raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"there is no change {first['action']!r:.40}")
-
-
-async def _change_queue(services: Services, request: Request, fields: Fields, first: Mapping[str, str]) -> Response:
-    """Stop or resume claims of a queue."""
-    question, verb, function = QUEUE_CHANGES[first["action"]]
-    action = read_action(Action, queue=first["queue"])
-    if "confirmed" not in first:
-        await services.open_queue(action.queue)
-        back = make_address(root_of(request), "/queue", name=action.queue)
-        return _ask(request, fields, question.format(action.queue), verb, back=back)
-    await function(services, request, action)
-    return go_to(request, "/queue", name=action.queue)
 
 
 async def _change_letters(services: Services, request: Request, fields: Fields, first: Mapping[str, str]) -> Response:

@@ -16,6 +16,7 @@ from mongoq import FailureGroup, QueueInsight
 from mongoq.aio import AsyncInspection
 from mongoq.data.arguments import DEAD_SUFFIX
 from mongoq.data.limits import describe_start
+from mongoq.web import items
 from mongoq.web.letters import MAX_GROUPS
 from mongoq.web.models import ListedState
 from mongoq.web.pages.render import render, render_message, root_of
@@ -123,15 +124,7 @@ async def show_queue(
 
 async def show_item(services: Services, request: Request, id: Annotated[ItemId, Query()]) -> Response:
     """Show all that is known about one item."""
-    item = await services.client.inspect(AsyncInspection.item, id)
-    if item is None:
-        text = (
-            f"There is no item {id}. It may have been settled in a queue without history, its time in the history "
-            "may be over, or it was deleted or never existed. The settings of a queue say for how long it keeps "
-            "processed items."
-        )
-        return render_message(request, "No such item", text, HTTPStatus.NOT_FOUND)
-    return render(request, "item", item=(await services.describe_items([item], whole=True))[0])
+    return render(request, "item", item=await items.show_item(services, id))
 
 
 async def show_letters(
@@ -191,10 +184,8 @@ async def show_pipelines(services: Services, request: Request) -> Response:
 
 async def show_pipeline(services: Services, request: Request, name: str) -> Response:
     """Show the graph of a pipeline, with the numbers of items on its edges."""
-    if name not in services.pipelines:
-        return render_message(request, "No such pipeline", f"There is no pipeline {name!r:.120}.", HTTPStatus.NOT_FOUND)
-    queues = {queue.name: queue for queue in await services.queues.read()}
-    drawing = make_drawing(services.pipelines[name].graph, queues)
+    graph = services.find_graph(name)
+    drawing = make_drawing(graph, {queue.name: queue for queue in await services.queues.read()})
     measure = services.queues.measure
     stages = [node for node in drawing.nodes if node.kind == "stage"]
     return render(
