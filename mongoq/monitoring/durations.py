@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,11 +33,6 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_SECONDS) + 1))
     seconds: float = 0.0
 
-    def add(self, counts: Sequence[int], seconds: float) -> None:
-        """Add the calls of another histogram."""
-        self.counts = [own + more for own, more in zip(self.counts, counts, strict=True)]
-        self.seconds += seconds
-
 
 class RunDurations(Local):
     """Histograms of the handler calls of this process, by queue and outcome. Any thread may use it.
@@ -57,7 +52,10 @@ class RunDurations(Local):
         started, outcome = time.perf_counter(), "cancelled"  # not the handler has failed, but the run ends
         try:
             yield
-            outcome = _name_returned(job)
+            # A list with an entry for each item is the answer of a batch; others are values, and may be long.
+            is_batch = issubclass(type(job.returned), list) and len(job.returned) == len(job.items)
+            names = {_name_value(value) for value in (job.returned if is_batch else [job.returned])}
+            outcome = names.pop() if len(names) == 1 else "mixed"
         except Exception:
             outcome = "failed"
             raise
@@ -90,20 +88,12 @@ class RunDurations(Local):
         """Add what another process has taken."""
         with self._lock:
             for queue, outcome, counts, seconds in taken:
-                self._find(queue, outcome).add(counts, seconds)
+                histogram = self._find(queue, outcome)
+                histogram.counts = [own + more for own, more in zip(histogram.counts, counts, strict=True)]
+                histogram.seconds += seconds
 
     def _find(self, queue: str, outcome: str) -> Histogram:
         return self._histograms.setdefault((queue, outcome), Histogram())
-
-
-def _name_returned(job: Any) -> str:
-    """Return the outcome of a call that has returned; ``mixed`` for a batch with several outcomes."""
-    returned = job.returned
-    # A list with an entry for each item is the answer of a batch; others are values, and may be long.
-    if issubclass(type(returned), list) and len(returned) == len(job.items):
-        names = {_name_value(entry) for entry in returned}
-        return names.pop() if len(names) == 1 else "mixed"
-    return _name_value(returned)
 
 
 def _name_value(value: Any) -> str:

@@ -73,10 +73,14 @@ class HealthServer:
     def __init__(
         self, host: str, port: int, ready: Callable[[], Health], metrics: Callable[[], bytes] | None = None
     ) -> None:
-        _check_address(host, port)
-        _check_function("ready", ready)
-        if metrics is not None:
-            _check_function("metrics", metrics)
+        given: tuple[Any, Any] = host, port
+        if not isinstance(given[0], str) or not host:
+            raise ArgumentInvalid("host", f"a name or an address such as '127.0.0.1', not {host!r:.60}")
+        if not isinstance(given[1], int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
+            raise ArgumentInvalid("port", f"a whole number from 0 to {MAX_PORT:,}, not {port!r:.60}")
+        for name, function in (("ready", ready), ("metrics", metrics)):
+            if not callable(function) and not (name == "metrics" and function is None):
+                raise ArgumentInvalid(name, f"a function, not {type(function).__name__}")
         self._host = host
         self._asked_port = port
         self._ready = ready
@@ -138,7 +142,11 @@ class HealthServer:
         if path == "/healthz":
             return _to_json(HTTPStatus.OK, Health(healthy=True).to_document())
         if path == "/readyz":
-            health = self._check()
+            try:
+                health = self._ready()
+            except Exception as error:  # a text of the error may hold private data
+                logger.warning("the health cannot be checked: %s", name_of(error))
+                health = Health.of([f"the check itself has failed: {name_of(error)}"])
             status = HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE
             return _to_json(status, health.to_document())
         if path == "/metrics" and self._metrics is not None:
@@ -148,25 +156,6 @@ class HealthServer:
                 logger.warning("the metrics cannot be read: %s", name_of(error))
                 return _to_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the metrics failed: {name_of(error)}"})
         return _to_json(HTTPStatus.NOT_FOUND, {"error": f"there are {self.list_paths()}"})
-
-    def _check(self) -> Health:
-        try:
-            return self._ready()
-        except Exception as error:  # a text of the error may hold private data
-            logger.warning("the health cannot be checked: %s", name_of(error))
-            return Health.of([f"the check itself has failed: {name_of(error)}"])
-
-
-def _check_address(host: Any, port: Any) -> None:
-    if not isinstance(host, str) or not host:
-        raise ArgumentInvalid("host", f"a name or an address such as '127.0.0.1', not {host!r:.60}")
-    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
-        raise ArgumentInvalid("port", f"a whole number from 0 to {MAX_PORT:,}, not {port!r:.60}")
-
-
-def _check_function(name: str, function: Any) -> None:
-    if not callable(function):
-        raise ArgumentInvalid(name, f"a function, not {type(function).__name__}")
 
 
 def _to_json(status: HTTPStatus, document: dict[str, Any]) -> tuple[HTTPStatus, str, bytes]:

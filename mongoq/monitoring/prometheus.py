@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -63,7 +64,6 @@ QUEUE_GAUGES = {
 }
 """Metrics with one value for each queue, and what they say."""
 STATES = ("ready", "scheduled", "reserved", "expired", "blocked")
-INSTRUMENTED = (Worker, AsyncWorker, Pipeline)
 
 W = TypeVar("W", Worker, AsyncWorker, Pipeline)
 Scope = MutableMapping[str, Any]
@@ -76,14 +76,6 @@ class BrokerReading:
 
     queues: Sequence[QueueInsight]
     workers: Sequence[WorkerRecord]
-
-    @property
-    def overdue(self) -> dict[str, float]:
-        """Seconds of the longest overdue run of each queue."""
-        overdue: dict[str, float] = {}
-        for queue, length in (run for record in self.workers for run in record.overdue.items()):
-            overdue[queue] = max(length.total_seconds(), overdue.get(queue, 0.0))
-        return overdue
 
 
 def read_broker(broker: Broker, *, budget: int = BUDGET, within: float = READ_SECONDS) -> BrokerReading:
@@ -178,7 +170,9 @@ def make_metrics(reading: BrokerReading | None, seconds: float) -> list[Metric]:
     if reading is None:
         return metrics
     workers.add_metric([], len(reading.workers))
-    overdue = reading.overdue
+    overdue: dict[str, float] = {}  # seconds of the longest overdue run of each queue
+    for name, length in (run for record in reading.workers for run in record.overdue.items()):
+        overdue[name] = max(length.total_seconds(), overdue.get(name, 0.0))
     graves = {queue.dead_queue for queue in reading.queues}
     for queue in reading.queues:
         # The items of a dead queue without consumers wait for a person.
@@ -269,12 +263,13 @@ class PrometheusMetrics:
         if broker is not None and not isinstance(broker, Broker | AsyncBroker):
             raise ArgumentInvalid("broker", f"a Broker or an AsyncBroker, not {type(broker).__name__}")
         self._broker = broker
-        self._budget = count(budget, "budget")
-        self._seconds = duration(within, "within", zero=False).total_seconds()
+        limits: dict[str, Any] = {"budget": count(budget, "budget")}
+        limits["within"] = duration(within, "within", zero=False).total_seconds()
+        self._limits = limits
         self._durations = RunDurations()
         self._instrumented: WeakSet[Any] = WeakSet()
         self.registry = CollectorRegistry() if registry is None else registry
-        read = self._read if isinstance(broker, Broker) else None
+        read = partial(read_broker, broker, **limits) if isinstance(broker, Broker) else None
         self._collector = BrokerCollector(read, cache=duration(cache, "cache").total_seconds())
         if broker is not None:
             self.registry.register(self._collector)
@@ -288,7 +283,7 @@ class PrometheusMetrics:
         Raises:
             ArgumentInvalid: it is no worker and no pipeline, or it runs already.
         """
-        if not isinstance(worker, INSTRUMENTED):
+        if not isinstance(worker, Worker | AsyncWorker | Pipeline):
             raise ArgumentInvalid("worker", f"a Worker, an AsyncWorker or a Pipeline, not {type(worker).__name__}")
         if worker not in self._instrumented:
             worker.around(self._durations)
@@ -321,10 +316,21 @@ class PrometheusMetrics:
             if scope["type"] != "http":
                 raise NotImplementedError(f"the metrics are served by HTTP, and not by {scope['type']}")
             if isinstance(self._broker, AsyncBroker):
-                await self._collector.refresh_async(self._read_async)
+                await self._collector.refresh_async(partial(read_broker_async, self._broker, **self._limits))
+            received = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            environ = {
+                "REQUEST_METHOD": scope["method"],
+                "PATH_INFO": scope["path"],
+                "QUERY_STRING": scope["query_string"].decode("latin-1"),
+                "HTTP_ACCEPT": received.get(b"accept", ""),
+                "HTTP_ACCEPT_ENCODING": received.get(b"accept-encoding", ""),
+            }
+            started: list[Any] = []
             # In a thread too: with thousands of queues, the text alone would hold up the event loop.
-            status, headers, body = await to_thread.run_sync(_call_wsgi, app, _to_environ(scope))
-            await send({"type": "http.response.start", "status": status, "headers": headers})
+            [body] = await to_thread.run_sync(app, environ, lambda *start: started.extend(start))
+            status, headers = started
+            sent = [(name.lower().encode(), value.encode()) for name, value in headers]
+            await send({"type": "http.response.start", "status": int(status.partition(" ")[0]), "headers": sent})
             await send({"type": "http.response.body", "body": body})
 
         return metrics
@@ -332,31 +338,3 @@ class PrometheusMetrics:
     def _refuse_async(self, method: str) -> None:
         if isinstance(self._broker, AsyncBroker):
             raise ArgumentInvalid("broker", f"{method}() cannot read an AsyncBroker; use asgi_app(), or a Broker")
-
-    def _read(self) -> BrokerReading:
-        assert isinstance(self._broker, Broker)
-        return read_broker(self._broker, budget=self._budget, within=self._seconds)
-
-    async def _read_async(self) -> BrokerReading:
-        assert isinstance(self._broker, AsyncBroker)
-        return await read_broker_async(self._broker, budget=self._budget, within=self._seconds)
-
-
-def _to_environ(scope: Scope) -> dict[str, Any]:
-    """Return what the WSGI app reads of a request."""
-    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    return {
-        "REQUEST_METHOD": scope["method"],
-        "PATH_INFO": scope["path"],
-        "QUERY_STRING": scope["query_string"].decode("latin-1"),
-        "HTTP_ACCEPT": headers.get(b"accept", ""),
-        "HTTP_ACCEPT_ENCODING": headers.get(b"accept-encoding", ""),
-    }
-
-
-def _call_wsgi(app: Callable[..., Any], environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Return status, headers and body of the answer of a WSGI app."""
-    started: list[tuple[str, list[tuple[str, str]]]] = []
-    body = b"".join(app(environ, lambda status, headers: started.append((status, headers))))
-    [(status, headers)] = started
-    return int(status.partition(" ")[0]), [(n.lower().encode(), v.encode()) for n, v in headers], body

@@ -1,31 +1,37 @@
-"""Instrumentation: switches telemetry of a broker, or of the handlers of a pipeline, on and off."""
+"""Instrumentation: switches telemetry of a broker or a pipeline on and off, and observes calls of handlers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, get_args
 
+from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import TracerProvider
+from opentelemetry.trace import SpanContext, TracerProvider, get_current_span, set_span_in_context
 
 from mongoq.aio import AsyncBroker
+from mongoq.data.envelope import LINKS
+from mongoq.data.outcomes import Dead, Outcome, Retry
 from mongoq.drivers.observer import Observer
 from mongoq.errors import ArgumentInvalid
 from mongoq.pipeline import Pipeline
 from mongoq.pipeline.graph.handlers import ImportFailed, import_object, import_path
 from mongoq.spark.raw_options import IMPORT_PATH
 from mongoq.sync import Broker
+from mongoq.telemetry import conventions
 from mongoq.telemetry.aio import operations as operations_aio
-from mongoq.telemetry.context_variables import ContextVariables
-from mongoq.telemetry.process_hook import ProcessHook
-from mongoq.telemetry.propagation import Propagation
-from mongoq.telemetry.recorder import Recorder
+from mongoq.telemetry.propagation import ContextVariables, Propagation
+from mongoq.telemetry.recorder import Recorder, Recording
 from mongoq.telemetry.threads import operations as operations_threads
 from mongoq.worker import AsyncWorker, Worker
 from mongoq.worker.consumer import LogErrors
 
+_JOB_KEY = create_key("mongoq-job")
+"""Key of the job whose span is the current one."""
+FAILURES = (BaseException, Retry, Dead)
+"""Results of a handler that are failures of an item."""
 Target = Broker | AsyncBroker | Worker | AsyncWorker | Pipeline
 
 SETUPS: dict[Any, str] = {
@@ -97,7 +103,7 @@ def instrument(
         "record_errors": record_errors,
     }
     if isinstance(target, Pipeline):
-        path = SETUPS[record_errors] if setup is None else _setup_path(setup)
+        path = SETUPS[record_errors] if setup is None else _find_setup(setup)
         uninstrument(target)
         target.around(ProcessHook(Recorder(propagation, None, **options)))
         target._spark_setup = path
@@ -107,9 +113,13 @@ def instrument(
     driver = _driver_of(target)
     recorder = Recorder(propagation, lambda: driver.primary, **options)
     hooks = (ProcessHook(recorder),)
-    observe = operations_aio.observe_operations, operations_threads.observe_operations
-    operations = {work: observed for each in observe for work, observed in each(recorder).items()}
-    driver.observer = Observer(operations, partial(_find_hooks, recorder, hooks), recorder.flush)
+    operations = {**operations_aio.observe_operations(recorder), **operations_threads.observe_operations(recorder)}
+
+    def find_hooks() -> Sequence[ProcessHook]:
+        # None while there is nothing to record and to set: global providers may come later.
+        return hooks if recorder.is_recording() or recorder.propagation.variables else ()
+
+    driver.observer = Observer(operations, find_hooks, recorder.flush)
 
 
 def instrument_types(broker: Broker) -> None:
@@ -130,26 +140,18 @@ def uninstrument(target: Target) -> None:
         _driver_of(target).observer = None
 
 
-def _setup_path(setup: Any) -> str:
+def _find_setup(setup: Any) -> str:
     """Return the import path of a setup; a function must be found by it, since it is sent to executors by name."""
     path = setup if isinstance(setup, str) else import_path(setup)
     if not IMPORT_PATH.match(path):
         raise ArgumentInvalid("setup", f"a function of a module, or its import path, not {setup!r:.60}")
-    if setup is not path and (path.startswith("__main__:") or _find(path) is not setup):
+    try:
+        is_found = setup is path or (not path.startswith("__main__:") and import_object(path) is setup)
+    except ImportFailed:
+        is_found = False
+    if not is_found:
         raise ArgumentInvalid("setup", f"executors cannot import {path!r}; put the function into a module of its own")
     return path
-
-
-def _find(path: str) -> Any:
-    try:
-        return import_object(path)
-    except ImportFailed:
-        return None
-
-
-def _find_hooks(recorder: Recorder, hooks: Sequence[ProcessHook]) -> Sequence[ProcessHook]:
-    """Return the hooks; none while there is nothing to record and to set, since global providers may come later."""
-    return hooks if recorder.is_recording() or recorder.propagation.variables else ()
 
 
 def _driver_of(target: Any) -> Any:
@@ -159,3 +161,85 @@ def _driver_of(target: Any) -> Any:
         return target._driver
     hint = "instrument the broker of a run before the run begins"
     raise ArgumentInvalid("target", f"a broker, a worker or a pipeline, not {type(target).__name__}; {hint}")
+
+
+# --- calls of handlers ---------------------------------------------------------------------------
+
+
+class ProcessHook:
+    """Hook for ``around``: the span, the duration and the context variables of each call of a handler."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the maker of another hook: providers, with threads and connections, and variables are not pickled."""
+        return make_global_hook, (self._recorder.record_errors,)
+
+    @contextmanager
+    def __call__(self, job: Any) -> Iterator[None]:
+        """Start the span of one call, make it the current one, and set the context variables."""
+        if get_value(_JOB_KEY) is job:  # the broker and the pipeline are both instrumented
+            yield
+            return
+        variables, recording, token = self._recorder.propagation.variables, None, None
+        # Without variables, a worker enters this hook only if there is something to record.
+        if not variables or self._recorder.is_recording():
+            context, recording = self._begin(job)
+            token = attach(set_value(_JOB_KEY, job, set_span_in_context(recording.span, context)))
+        restored = variables.restore(job.items)
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            variables.reset(restored)
+            if recording is not None and token is not None:
+                detach(token)
+                if error is not None:
+                    recording.fail(error, traced=True)
+                elif job.returned is not None:
+                    _describe_outcome(recording, job.returned)
+                recording.end()
+
+    def _begin(self, job: Any) -> tuple[Context, Recording]:
+        """Start the span of one item below its push, or of a batch with links to the pushes."""
+        current, propagation, items = get_current(), self._recorder.propagation, job.items
+        context, details = current, {conventions.CONSUMER: job.consumer}
+        links: Sequence[SpanContext] = ()
+        if len(items) == 1:
+            headers = items[0].headers
+            context = propagation.read(headers, current)
+            details |= {conventions.MESSAGE_ID: str(items[0].id), conventions.ATTEMPT: items[0].attempts}
+            span = get_current_span(context)
+            if LINKS in headers:
+                links = propagation.linked_contexts([headers])
+            elif span is not get_current_span(current):
+                links = (span.get_span_context(),)  # the conventions ask for a link to the parent as well
+        else:
+            details[conventions.BATCH_COUNT] = len(items)
+        recording = self._recorder.begin(conventions.PROCESS, items[0].queue, context, details=details, links=links)
+        if len(items) > 1 and recording.span.is_recording():
+            recording.add_links(propagation.span_contexts(items))
+        return context, recording
+
+
+def make_global_hook(record_errors: LogErrors = "message") -> ProcessHook:
+    """Return a hook with the global providers of this process, and without context variables."""
+    propagation = Propagation(ContextVariables((), 0))
+    return ProcessHook(Recorder(propagation, None, record_errors=record_errors))
+
+
+def _describe_outcome(recording: Recording, returned: Any) -> None:
+    """Set the outcome of an item; a batch has one for each item, and its first failure counts."""
+    # By the type: ``isinstance`` would read ``__class__`` of a user's object, which may raise.
+    if issubclass(type(returned), Outcome):
+        recording.set_attributes({conventions.OUTCOME: type(returned).__name__})
+    entries = returned if type(returned) is list else [returned]
+    failure: Any = next((one for one in entries if issubclass(type(one), FAILURES)), None)
+    if issubclass(type(failure), BaseException):
+        recording.fail(failure, traced=True)
+    elif failure is not None:
+        recording.fail_as(type(failure).__name__)

@@ -1,9 +1,11 @@
-"""Propagation: the trace context in the headers of items, written at a push and read around a handler."""
+"""Propagation: trace context and context variables in the headers of items, from a push to its handler."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar, Token
 from itertools import islice
 from typing import Any
 
@@ -11,11 +13,11 @@ from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, get_current_span, set_span_in_context
 
+from mongoq.data.arguments import count
 from mongoq.data.encoding.codec import HEADERS_LIMIT, Encoding
-from mongoq.data.envelope import LINKS, TRACEPARENT, trace_links
+from mongoq.data.envelope import CONTEXT_PREFIX, TRACEPARENT, trace_links
 from mongoq.data.item import Item
-from mongoq.errors import PayloadTooLarge
-from mongoq.telemetry.context_variables import ContextVariables
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 
 logger = logging.getLogger("mongoq.telemetry")
 
@@ -23,6 +25,81 @@ MAX_HEADER = 8192
 """Characters of a header that are parsed, at most; the standards for baggage and tracestate ask for no more."""
 MAX_LINKS = 128
 """Links of one span, at most: the default limit of the SDK."""
+ABSENT = object()
+"""Stands for a variable without a value."""
+
+
+class ContextVariables:
+    """Variables of the application, for example a tenant, that handlers find as they were at the push."""
+
+    def __init__(self, variables: Iterable[ContextVar[Any]], max_bytes: int) -> None:
+        given: Any = variables
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ArgumentInvalid("context_variables", f"a sequence of ContextVar, not {type(given).__name__}")
+        self._max_bytes = count(max_bytes, "max_context_bytes", least=0)
+        self._by_header: dict[str, ContextVar[Any]] = {}
+        for variable in given:
+            if not isinstance(variable, ContextVar):
+                raise ArgumentInvalid("context_variables", f"ContextVar objects, not {type(variable).__name__}")
+            header = CONTEXT_PREFIX + variable.name
+            if header in self._by_header:
+                raise ArgumentInvalid("context_variables", f"two variables have the name {variable.name!r}")
+            self._by_header[header] = variable
+        self._warned: set[str] = set()
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._by_header)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers for the present values; a variable without a value has none.
+
+        A value that is no JSON, or that does not fit the limit beside the ones before it, is left out, with a warning.
+        """
+        headers: dict[str, str] = {}
+        left = self._max_bytes
+        for header, variable in self._by_header.items():
+            value = variable.get(ABSENT)
+            if value is ABSENT:
+                continue
+            try:
+                text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+                size = len(header) + len(text.encode())
+            except (TypeError, ValueError, RecursionError) as error:
+                self._warn(variable, f"its value is no JSON ({type(error).__name__})")
+                continue
+            if size > left:
+                self._warn(variable, f"it has {size:,} bytes, and {left:,} of max_context_bytes are left")
+                continue
+            headers[header] = text
+            left -= size
+        return headers
+
+    def restore(self, items: Sequence[Item[Any]]) -> list[tuple[ContextVar[Any], Token[Any]]]:
+        """Set the variables to the values that all of the items have, and return tokens for ``reset``."""
+        tokens = []
+        for header, variable in self._by_header.items():
+            first = items[0].headers.get(header)
+            if not isinstance(first, str) or any(item.headers.get(header) != first for item in items[1:]):
+                continue
+            # Another program may have written anything. Characters, not bytes: huge texts are not parsed.
+            if len(first) <= self._max_bytes:
+                try:
+                    tokens.append((variable, variable.set(json.loads(first))))
+                except (ValueError, RecursionError):
+                    logger.debug("header %r is no JSON, and its context variable is not set", header)
+        return tokens
+
+    @staticmethod
+    def reset(tokens: Iterable[tuple[ContextVar[Any], Token[Any]]]) -> None:
+        """Set the variables back to the values that they had before ``restore``."""
+        for variable, token in tokens:
+            variable.reset(token)
+
+    def _warn(self, variable: ContextVar[Any], problem: str) -> None:
+        if variable.name not in self._warned:
+            self._warned.add(variable.name)
+            logger.warning("context variable %r does not travel with items: %s", variable.name, problem)
 
 
 class Propagation:
@@ -40,32 +117,24 @@ class Propagation:
         if headers is not None and not isinstance(headers, Mapping):
             return headers
         try:
-            added = self._make_headers(headers, span)
+            added: dict[str, Any] = {}
+            # One trace context of two origins would be none, so a header of the producer's own keeps all of them out.
+            if not headers or headers.keys().isdisjoint(propagate.get_global_textmap().fields):
+                propagate.inject(added, context=set_span_in_context(span))
+            added |= self.variables.headers()
             if not added:
                 return headers
             merged = {**added, **(headers or {})}
             encoding.encode("headers", merged, limit=HEADERS_LIMIT)
         except PayloadTooLarge:
-            self._warn()
+            if not self._warned:
+                self._warned = True
+                logger.warning("the headers of a push have no room for its trace context; it is left out")
             return headers
         except Exception as error:
             logger.debug("no trace context in the headers of a push: %r", error)
             return headers
         return merged
-
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning("the headers of a push have no room for its trace context; it is left out")
-
-    def _make_headers(self, given: Mapping[Any, Any] | None, span: Span) -> dict[str, Any]:
-        headers: dict[str, Any] = {}
-        # One trace context of two origins would be none, so a header of the producer's own keeps all of them out.
-        if not given or given.keys().isdisjoint(propagate.get_global_textmap().fields):
-            propagate.inject(headers, context=set_span_in_context(span))
-        if self.variables:
-            headers |= self.variables.headers()
-        return headers
 
     def read(self, headers: Mapping[str, Any], context: Context) -> Context:
         """Return the context with the trace context of an item; unchanged if the headers have none."""
@@ -80,14 +149,6 @@ class Propagation:
         except Exception as error:
             logger.debug("the trace context of an item cannot be read: %r", error)
             return context
-
-    def read_with_links(self, headers: Mapping[str, Any], context: Context) -> tuple[Context, Sequence[SpanContext]]:
-        """Return the context with the trace context of an item, and the contexts that its span links to."""
-        read = self.read(headers, context)
-        if LINKS in headers:
-            return read, self.linked_contexts([headers])
-        span = get_current_span(read)
-        return read, () if span is get_current_span(context) else (span.get_span_context(),)
 
     def span_contexts(self, items: Iterable[Any]) -> list[SpanContext]:
         """Return the contexts in which items were pushed, each once; those of the inputs of joins as well."""

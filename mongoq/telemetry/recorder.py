@@ -6,8 +6,8 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, MeterProvider, get_meter, get_meter_provider
@@ -24,6 +24,7 @@ from opentelemetry.trace import (
 )
 
 import mongoq
+from mongoq.core.command import Interruption
 from mongoq.data.encoding.error_text import hide_credentials, print_exception, spoken, text_of, type_name
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
@@ -61,8 +62,8 @@ class Recorder:
         propagation: Propagation,
         find_server: Callable[[], tuple[str, int | None] | None] | None,
         *,
-        tracer_provider: TracerProvider | None,
-        meter_provider: MeterProvider | None,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
         record_errors: LogErrors = "message",
     ) -> None:
         self.propagation = propagation
@@ -82,11 +83,13 @@ class Recorder:
         self._client_durations = histogram(conventions.CLIENT_DURATION, conventions.CLIENT_DURATION_TEXT)
         self._process_durations = histogram(conventions.PROCESS_DURATION, conventions.PROCESS_DURATION_TEXT)
 
+    def _find_providers(self) -> tuple[Any, Any]:
+        tracers, meters = self._providers
+        return tracers or get_tracer_provider(), meters or get_meter_provider()
+
     def is_recording(self) -> bool:
         """Return whether a provider may keep anything; the providers of the API package keep nothing."""
-        tracers, meters = self._providers
-        providers = tracers or get_tracer_provider(), meters or get_meter_provider()
-        return any(not type(one).__module__.startswith(API_MODULES) for one in providers)
+        return any(not type(one).__module__.startswith(API_MODULES) for one in self._find_providers())
 
     def begin(
         self,
@@ -102,12 +105,16 @@ class Recorder:
 
         ``details`` are attributes of the span alone. Given here, they cost half of what ``set_attributes`` does.
         """
-        attributes = {
+        attributes: dict[str, Any] = {
             conventions.SYSTEM: conventions.MONGOQ,
             conventions.OPERATION_NAME: operation.name,
             **({conventions.DESTINATION: queue} if queue else {}),
-            **self._server_attributes(),
         }
+        host, port = (self._find_server and self._find_server()) or (None, None)
+        if host is not None:
+            attributes[conventions.SERVER_ADDRESS] = host
+            if port is not None:  # it is no socket in the file system
+                attributes[conventions.SERVER_PORT] = port
         try:
             span = self.tracer.start_span(
                 f"{operation.name} {queue}".rstrip(),
@@ -129,8 +136,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Let the providers send what they have kept, for ``FLUSH_SECONDS`` each at most."""
-        tracers, meters = self._providers
-        for provider in (tracers or get_tracer_provider(), meters or get_meter_provider()):
+        for provider in self._find_providers():
             force_flush = getattr(provider, "force_flush", None)  # of an SDK; the API has none
             if force_flush is None:
                 continue
@@ -144,16 +150,6 @@ class Recorder:
         if not self._has_reported:
             self._has_reported = True
             logger.warning("a span or a duration could not be recorded: %s", spoken(error))
-
-    def _server_attributes(self) -> Mapping[str, Any]:
-        """Return the address of the primary; empty without one."""
-        server = None if self._find_server is None else self._find_server()
-        if server is None:
-            return {}
-        host, port = server
-        if port is None:  # a socket in the file system
-            return {conventions.SERVER_ADDRESS: host}
-        return {conventions.SERVER_ADDRESS: host, conventions.SERVER_PORT: port}
 
 
 class Recording:
@@ -174,6 +170,16 @@ class Recording:
         self._attributes = attributes
         self._began = began
 
+    def __enter__(self) -> Self:
+        """Return the recording of an operation, which ends with the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it, with the error of the block."""
+        self.end(error)
+
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes of the span, except absent ones; attributes of metrics must have few values."""
         self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
@@ -193,9 +199,12 @@ class Recording:
         text = hide_credentials(text_of(error, MAX_STATUS)) if self._recorder.record_errors == "message" else None
         self.fail_as(kind, text)
         if traced:
-            event = {conventions.EXCEPTION_TYPE: kind, conventions.EXCEPTION_STACKTRACE: _print_trace(error, text)}
+            event = {conventions.EXCEPTION_TYPE: kind}
             if text is not None:
                 event[conventions.EXCEPTION_MESSAGE] = text
+                event[conventions.EXCEPTION_STACKTRACE] = hide_credentials(print_exception(error))
+            elif (exc_info := exc_info_of(error, "type")) is not None:  # the type, and the places in the code
+                event[conventions.EXCEPTION_STACKTRACE] = "".join(traceback.format_exception(*exc_info))
             self.span.add_event(conventions.EXCEPTION, event)
 
     def fail_as(self, kind: str, text: str | None = None) -> None:
@@ -204,18 +213,14 @@ class Recording:
         self.span.set_attribute(conventions.ERROR_TYPE, kind)
         self.span.set_status(Status(StatusCode.ERROR, text))
 
-    def end(self) -> None:
-        """End the span, and record the duration."""
+    def end(self, error: BaseException | None = None) -> None:
+        """End the span, and record the duration; an operation that was cancelled has failed as ``cancelled``."""
+        if isinstance(error, Exception):
+            self.fail(error.cause if isinstance(error, Interruption) else error)
+        elif error is not None:
+            self.fail_as("cancelled")
         try:
             self._durations.record(time.perf_counter() - self._began, self._attributes)
             self.span.end()
-        except Exception as error:
-            self._recorder.report(error)
-
-
-def _print_trace(error: BaseException, text: str | None) -> str:
-    """Return an exception as Python prints it; without a text, only its type and the places in the code."""
-    if text is not None:
-        return hide_credentials(print_exception(error))
-    exc_info = exc_info_of(error, "type")
-    return "".join(traceback.format_exception(*exc_info)) if exc_info is not None else ""
+        except Exception as problem:
+            self._recorder.report(problem)

@@ -6,21 +6,25 @@ import base64
 import binascii
 import hmac
 import inspect
+import logging
 import os
+import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from anyio import to_thread
-from starlette.requests import Request
+from fastapi import APIRouter, HTTPException, Request, Response
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.web.link import PROBLEM, SecretLink
+
+logger = logging.getLogger("mongoq.audit")
 
 Level = Literal["none", "read", "act"]
 """What a caller may do: nothing, read, or also change something."""
@@ -44,6 +48,17 @@ MAX_KNOWN = 1_000
 """Addresses that are known by a login, at most."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Names by which a browser on this machine calls an app on the loopback interface."""
+TOKEN_BYTES = 32
+"""Random bytes of a token."""
+COOKIE_BYTES = 4
+"""Random bytes in the name of a cookie: a browser keeps those of all ports of a host together."""
+LINK_PATH = "/link"
+"""Path of the link below the place where the app is served."""
+LOGOUT_PATH = "/logout"
+NEEDS_LINK = "changes need the link that the dashboard has printed at its start"
+USED_LINK = "this link has been used; start the dashboard again for another one"
+NOT_LOCAL = "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
+WRONG_LINK = "this is not the link of the running dashboard; each start prints another one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +82,6 @@ class Grant:
     has_session: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _User:
-    name: str
-    level: Level
-    digest: bytes
-
-
 class Users:
     """Users with a secret each, which is a bearer token, or the password of basic authentication.
 
@@ -93,7 +101,25 @@ class Users:
     """
 
     def __init__(self, text: str) -> None:
-        self._users = tuple(_read_users(text))
+        self._users: dict[bytes, tuple[str, Level]] = {}
+        names: set[str] = set()
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            where = f"line {number}"
+            name, _, rest = line.strip().partition(":")
+            level, colon, secret = rest.partition(":")
+            if not name or not colon:
+                raise ArgumentInvalid("users", f"{where} is to be name:level:secret")
+            if level not in ("read", "act"):
+                raise ArgumentInvalid("users", f"the level in {where} is to be read or act")
+            if name in names:
+                raise ArgumentInvalid("users", f"the name in {where} occurs twice")
+            names.add(name)
+            digest = _read_secret(secret, where)
+            if digest in self._users:  # a bearer token would be that of the other user, with the other level
+                raise ArgumentInvalid("users", f"the secret in {where} is that of another user")
+            self._users[digest] = name, "act" if level == "act" else "read"
         if not self._users:
             raise ArgumentInvalid("users", "there is no user; write a line name:level:secret for each")
 
@@ -124,38 +150,30 @@ class Users:
 
     def check(self, header: str | None) -> Grant:
         """Return what the header ``Authorization`` of a request grants."""
-        name, secret = _read_header(header or "")
+        scheme, _, value = (header or "").partition(" ")
+        name: str | None = None  # a token has none
+        secret: str | None = None
+        if scheme.lower() == "bearer":
+            secret = value.strip() or None
+        elif scheme.lower() == "basic":
+            try:
+                name, colon, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+                secret = password if colon else None
+            except (binascii.Error, ValueError):
+                pass  # as without a header
         if secret is None:
             return Grant("none", "", "send a token, or a name with a password", asks_for_login=True)
         digest = sha256(secret.encode()).digest()
         # All users are compared, so that the time of an answer says nothing about names.
-        fits = [user for user in self._users if hmac.compare_digest(user.digest, digest) & (name in (None, user.name))]
+        fits = [
+            (user, level)
+            for known, (user, level) in self._users.items()
+            if hmac.compare_digest(known, digest) & (name in (None, user))
+        ]
         if not fits:
             return Grant("none", "", "the token or the password is wrong", asks_for_login=True, has_failed=True)
-        return Grant(fits[0].level, fits[0].name)
-
-
-def _read_users(text: str) -> Iterator[_User]:
-    names: set[str] = set()
-    digests: set[bytes] = set()
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        where = f"line {number}"
-        name, _, rest = line.strip().partition(":")
-        level, colon, secret = rest.partition(":")
-        if not name or not colon:
-            raise ArgumentInvalid("users", f"{where} is to be name:level:secret")
-        if level not in get_args(Level) or level == "none":
-            raise ArgumentInvalid("users", f"the level in {where} is to be read or act")
-        if name in names:
-            raise ArgumentInvalid("users", f"the name in {where} occurs twice")
-        names.add(name)
-        digest = _read_secret(secret, where)
-        if digest in digests:  # a bearer token would be that of the other user, with the other level
-            raise ArgumentInvalid("users", f"the secret in {where} is that of another user")
-        digests.add(digest)
-        yield _User(name, level, digest)  # type: ignore[arg-type]  # it is one of the levels
+        [(user, level)] = fits
+        return Grant(level, user)
 
 
 def _read_secret(secret: str, where: str) -> bytes:
@@ -174,18 +192,83 @@ def _read_secret(secret: str, where: str) -> bytes:
     return sha256(secret.encode()).digest()
 
 
-def _read_header(header: str) -> tuple[str | None, str | None]:
-    """Return name and secret of a header ``Authorization``; a token has no name, and a bad header no secret."""
-    scheme, _, value = header.partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return None, value.strip()
-    if scheme.lower() == "basic":
-        try:
-            name, colon, secret = base64.b64decode(value.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            return None, None
-        return (name, secret) if colon else (None, None)
-    return None, None
+class SecretLink:
+    """Secret link of one dashboard; the browser that opens it may make changes.
+
+    A port of this machine is open for each of its users, and for each program that they run. The link has a random
+    token. The first browser that opens it gets a session: a cookie that no script reads and no other site can have
+    sent. Then the token is worth nothing, for a browser keeps the addresses that it has opened. Until then a program
+    may send it as a bearer token. The session ends with a logout, or with the process.
+
+    Attributes:
+        token: random token of the link; show it to the person who has started the dashboard, and to no log.
+    """
+
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._cookie = f"mongoq-{secrets.token_hex(COOKIE_BYTES)}"
+        self._is_used = False
+        self._ticket: str | None = None
+
+    def __repr__(self) -> str:
+        """Return a text without the token."""
+        return "SecretLink()"
+
+    def has_session(self, request: Request) -> bool:
+        """Return whether a request has the cookie of the session."""
+        return self._ticket is not None and _is_same(request.cookies.get(self._cookie, ""), self._ticket)
+
+    def has_token(self, request: Request) -> bool:
+        """Return whether a request has the token as a bearer token, before a browser has used it."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        return not self._is_used and scheme.lower() == "bearer" and _is_same(token.strip(), self.token)
+
+    def make_router(self) -> APIRouter:
+        """Return the calls that begin and end the session."""
+        router = APIRouter(include_in_schema=False)
+        router.add_api_route(LINK_PATH, self.begin)
+        router.add_api_route(LOGOUT_PATH, self.end, methods=["POST"])
+        return router
+
+    async def begin(self, request: Request, token: str = "") -> Response:
+        """Exchange the token for the cookie, and send the browser to the first page.
+
+        Raises:
+            HTTPException: it is another token, or was used before.
+        """
+        address = address_of(request)
+        if not _is_same(token, self.token):
+            logger.warning("a wrong link was opened: %r", address, extra={"mongoq_user": address})
+            raise HTTPException(HTTPStatus.FORBIDDEN, WRONG_LINK)
+        if self._is_used:
+            logger.warning("the link was opened once more: %r", address, extra={"mongoq_user": address})
+            raise HTTPException(HTTPStatus.FORBIDDEN, USED_LINK)
+        logger.info("the link was opened: %r may make changes", address, extra={"mongoq_user": address})
+        # Another secret: what has been read from a browser's history opens nothing.
+        self._is_used, self._ticket = True, secrets.token_urlsafe(TOKEN_BYTES)
+        answer, options = self._answer(request)
+        answer.set_cookie(self._cookie, self._ticket, **options)
+        return answer
+
+    async def end(self, request: Request) -> Response:
+        """End the session; the dashboard can be read only from now on."""
+        if self.has_session(request):
+            self._ticket = None
+        answer, options = self._answer(request)
+        answer.delete_cookie(self._cookie, **options)
+        return answer
+
+    @staticmethod
+    def _answer(request: Request) -> tuple[Response, dict[str, Any]]:
+        """Return the answer that leads to the first page, and the options of the cookie."""
+        root = request.scope.get("root_path", "").rstrip("/")
+        answer = Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": f"{root}/"})
+        is_secure = request.scope.get("scheme") == "https"
+        return answer, {"path": f"{root}/", "secure": is_secure, "httponly": True, "samesite": "strict"}
+
+
+def _is_same(text: str, secret: str) -> bool:
+    return hmac.compare_digest(text.encode("utf-8", "replace"), secret.encode())  # in a time that tells nothing
 
 
 class Attempts:
@@ -247,7 +330,14 @@ async def decide(access: Access | Users | SecretLink, request: Request) -> Grant
     if isinstance(access, Users):
         return access.check(request.headers.get("authorization"))
     if isinstance(access, SecretLink) or not callable(access):
-        return _decide_locally(access, request)
+        address = address_of(request)
+        if not _is_local(request):
+            return Grant("none", address, NOT_LOCAL)
+        if not isinstance(access, SecretLink):
+            return Grant(access, address)
+        if access.has_session(request):
+            return Grant("act", address, has_session=True)
+        return Grant("act", address) if access.has_token(request) else Grant("read", address, NEEDS_LINK)
     if inspect.iscoroutinefunction(access):
         level = await access(request)
     else:
@@ -261,34 +351,20 @@ async def decide(access: Access | Users | SecretLink, request: Request) -> Grant
     return Grant(level, name, "" if level != "none" else "this user may not look into the queues")
 
 
-def _decide_locally(access: Level | SecretLink, request: Request) -> Grant:
-    """Return what a request may do without users: nothing from another machine."""
-    address, problem = address_of(request), _find_remote(request)
-    if problem:
-        return Grant("none", address, problem)
-    if not isinstance(access, SecretLink):
-        return Grant(access, address)
-    if access.has_session(request):
-        return Grant("act", address, has_session=True)
-    return Grant("act", address) if access.has_token(request) else Grant("read", address, PROBLEM)
-
-
-def _find_remote(request: Request) -> str:
-    """Return why a request does not come from this machine, in a sentence; empty if it does.
+def _is_local(request: Request) -> bool:
+    """Return whether a request comes from this machine.
 
     The name in the header ``Host`` counts too: a page of another site can give its own name the address of this
     machine (DNS rebinding), and a proxy on this machine passes on requests of others.
     """
     name = request.headers.get("host", "").lower()
     name = name if name.endswith("]") else name.rsplit(":", 1)[0]
-    is_passed_on = any(header in request.headers for header in PROXY_HEADERS)
+    if name not in LOCAL_NAMES or any(header in request.headers for header in PROXY_HEADERS):
+        return False
     try:
-        is_loopback = ip_address(address_of(request)).is_loopback
+        return ip_address(address_of(request)).is_loopback
     except ValueError:
-        is_loopback = False
-    if is_loopback and name in LOCAL_NAMES and not is_passed_on:
-        return ""
-    return "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
+        return False
 
 
 def address_of(request: Request) -> str:

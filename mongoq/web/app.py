@@ -16,11 +16,10 @@ from mongoq.data.arguments import count
 from mongoq.errors import ArgumentInvalid
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
-from mongoq.web import api, link
-from mongoq.web.access import Access, Users, check_access
+from mongoq.web import api, pages
+from mongoq.web.access import Access, SecretLink, Users, check_access
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
-from mongoq.web.pages import routes as pages
 from mongoq.web.pages.views import show_problem
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
@@ -40,7 +39,7 @@ ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
 def create_app(
     broker: Broker | AsyncBroker | str,
     *,
-    access: Access | Users | link.SecretLink = "read",
+    access: Access | Users | SecretLink = "read",
     database: str | None = None,
     collection: str | None = None,
     max_bulk: int = MAX_BULK,
@@ -95,10 +94,10 @@ def create_app(
         redirect_slashes=False,  # it would name the host that a proxy has called
     )
     app.include_router(api.make_router(services))
-    if isinstance(access, link.SecretLink):
+    if isinstance(access, SecretLink):
         app.include_router(access.make_router())
     app.include_router(pages.make_router(services))
-    app.state.feed = services.feed
+    app.state.queues = services.queues
     add_handlers(app, show_problem)
     app.root_path = _check_root_path(root_path, _find_paths(app))
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents

@@ -47,7 +47,8 @@ class BrokerClient:
             raise ArgumentInvalid(
                 "broker", f"a Broker, an AsyncBroker or a connection string, not {type(broker).__name__}"
             )
-        self._uri = broker if isinstance(broker, str) else None
+        self._uri = broker if isinstance(broker, str) else ""
+        self._is_own = isinstance(broker, str)
         self._broker = None if isinstance(broker, str) else broker
         places = {"database": database, "collection": collection}
         self._options: dict[str, Any] = {name: value for name, value in places.items() if value is not None}
@@ -70,18 +71,20 @@ class BrokerClient:
         asked = time.monotonic()
         async with self._connecting:
             if self._broker is None:
-                if self._failure is not None and self._failure[0] > asked:
-                    raise self._failure[1]
-                try:
-                    self._broker = await to_thread.run_sync(self._connect)
-                except Exception as error:
-                    self._failure = (time.monotonic(), error)
-                    raise
+                connect = partial(mongoq.connect, self._uri, timeout=CONNECT_SECONDS, **self._options)
+                self._broker = await self._call(partial(self._try, asked, connect))
         return self._broker
 
-    def _connect(self) -> Broker:
-        assert self._uri is not None
-        return mongoq.connect(self._uri, timeout=CONNECT_SECONDS, **self._options)
+    def _try(self, asked: float, call: Callable[[], T]) -> T:
+        """Call a function in a thread; one that was asked for before another one has found no server gets its error."""
+        if self._failure is not None and self._failure[0] > asked:
+            raise self._failure[1]
+        try:
+            return call()
+        except Exception as error:
+            if self._broker is None or is_away(error):
+                self._failure = (time.monotonic(), error)
+            raise
 
     async def call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a method of the broker, or of a queue of it, within ``CHANGE_SECONDS``, and return its result."""
@@ -108,28 +111,19 @@ class BrokerClient:
 
         When no server answers, reads that have waited for a thread get the error of those before them.
         """
-        asked, is_async = time.monotonic(), isinstance(self._broker, AsyncBroker)
+        if isinstance(self._broker, AsyncBroker):
+            with _limit(within):
+                return await method(*args, **options)
 
-        def read() -> Any:  # in the thread, if there is one: the time for which a read waits for a thread is its own
-            failure = self._failure
-            if failure is not None and failure[0] > asked:
-                raise failure[1]
-            try:
-                with _limit(within):
-                    return method(*args, **options)
-            except Exception as error:
-                if is_away(error):
-                    self._failure = (time.monotonic(), error)
-                raise
+        def read() -> Any:  # the limit begins in the thread: it does not count the wait for one
+            with _limit(within):
+                return method(*args, **options)
 
-        if not is_async:
-            return await self._call(read)
-        with _limit(within):
-            return await method(*args, **options)
+        return await self._call(partial(self._try, time.monotonic(), read))
 
     async def close(self) -> None:
         """Close the broker if it was made from a connection string."""
-        if self._uri is not None and self._broker is not None:
+        if self._uri and self._broker is not None:
             broker, self._broker = self._broker, None
             await to_thread.run_sync(broker.close)
 

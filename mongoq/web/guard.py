@@ -16,8 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.data.encoding.error_text import name_of
-from mongoq.web.access import Access, Attempts, Grant, Users, address_of, decide
-from mongoq.web.link import SecretLink
+from mongoq.web.access import Access, Attempts, Grant, SecretLink, Users, address_of, decide
 from mongoq.web.problems import (
     LOGIN_HEADER,
     RETRY_SECONDS,
@@ -133,14 +132,25 @@ class Guard:
             detail = f"the access could not be decided: {name_of(error)}"
             return make_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
         request.scope[GRANT] = grant
-        if is_login:
-            self._record_login(address_of(request), grant)
-        if grant.level == "none":
-            return self._refuse_caller(request, grant)
-        if request.method in SAFE_METHODS:
+        if is_login and grant.level != "none":
+            self._attempts.record_success(address_of(request))
+        if is_login and grant.has_failed:  # neither name nor secret is logged: people mix up the fields
+            address, extra = address_of(request), {"mongoq_user": grant.user}
+            self._attempts.record_failure(address)
+            logger.warning("a login has failed: %r", address, extra=extra)
+            if self._attempts.find_wait(address):
+                logger.warning("too many logins have failed: those of %r wait", address, extra=extra)
+        is_change = request.method not in SAFE_METHODS
+        if grant.level == "none" or (is_change and grant.level != "act"):
+            problem = grant.problem or "this access is read-only: nothing can be changed"
+            if is_change and not grant.has_failed:
+                _log_refusal(request, grant, problem)
+            if grant.asks_for_login:
+                headers = {LOGIN_HEADER: 'Basic realm="mongoq", charset="UTF-8"'}
+                return make_problem(HTTPStatus.UNAUTHORIZED, problem, headers)
+            return make_problem(HTTPStatus.FORBIDDEN, problem)
+        if not is_change:
             return None
-        if grant.level != "act":
-            return self._refuse_caller(request, grant)
         if not self._is_same_origin(request):
             _log_refusal(request, grant, "a page of another site has sent it")
             return make_problem(HTTPStatus.FORBIDDEN, "a page of another site may not change anything here")
@@ -148,27 +158,6 @@ class Guard:
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
             return make_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LONG)
         return None
-
-    def _record_login(self, address: str, grant: Grant) -> None:
-        """Count and log a failed login; neither name nor secret is logged: people mix up the fields."""
-        if grant.level != "none":
-            self._attempts.record_success(address)
-        if grant.has_failed:
-            self._attempts.record_failure(address)
-            logger.warning("a login has failed: %r", address, extra={"mongoq_user": grant.user})
-            if self._attempts.find_wait(address):
-                text = "too many logins have failed: those of %r wait"
-                logger.warning(text, address, extra={"mongoq_user": grant.user})
-
-    @staticmethod
-    def _refuse_caller(request: Request, grant: Grant) -> ProblemResponse:
-        problem = grant.problem or "this access is read-only: nothing can be changed"
-        if request.method not in SAFE_METHODS and not grant.has_failed:
-            _log_refusal(request, grant, problem)
-        if grant.asks_for_login:
-            headers = {LOGIN_HEADER: 'Basic realm="mongoq", charset="UTF-8"'}
-            return make_problem(HTTPStatus.UNAUTHORIZED, problem, headers)
-        return make_problem(HTTPStatus.FORBIDDEN, problem)
 
     def _is_same_origin(self, request: Request) -> bool:
         """Return whether a request comes from a page of this app, or from a program that is no browser."""

@@ -13,9 +13,17 @@ from mongoq.data.clock import MILLISECOND
 from mongoq.data.copies import Replayed
 from mongoq.data.encoding.extended_json import time_text
 from mongoq.errors import ArgumentInvalid
-from mongoq.web import audit
 from mongoq.web.models import ListedState, Purge, Push, Remove, ReplayHistory
-from mongoq.web.services import COUNT_LIMIT, LISTED, Document, Services, make_changed, respond
+from mongoq.web.services import (
+    COUNT_LIMIT,
+    LISTED,
+    Document,
+    Services,
+    make_changed,
+    record_change,
+    respond,
+    show_filter,
+)
 from mongoq.web.values import CursorText, FilterText, ItemId, Limit, Moment, QueueName
 
 
@@ -61,7 +69,7 @@ async def show_item(services: Services, id: ItemId) -> Document:
     """
     item = await services.client.inspect(AsyncInspection.item, id)
     if item is None:
-        detail = f"there is no item {id}; it may have been settled in a queue without history"
+        detail = f"there is no item {id}; it may have been settled in a queue without history, or its time is over"
         raise HTTPException(HTTPStatus.NOT_FOUND, detail)
     return (await services.describe_items([item], whole=True))[0]
 
@@ -85,7 +93,7 @@ async def push_item(services: Services, request: Request, action: Push) -> Respo
     options = {name: getattr(action, name) for name in names}
     pushed = await client.call(broker.queue(action.queue).push, action.payload, when=when, **options)
     changed = is_new or action.on_duplicate == "replace"
-    audit.record(request, "push", action.queue, int(changed), id=str(pushed))
+    record_change(request, "push", action.queue, int(changed), id=str(pushed))
     result = {"id": str(pushed), "queue": action.queue, "new_item": is_new, "new_queue": is_new_queue}
     return respond(result, HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
@@ -98,7 +106,7 @@ async def remove_item(services: Services, request: Request, action: Remove) -> D
         if item is None or item.queue != action.queue:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"queue {action.queue!r} has no item {action.id}")
         raise HTTPException(HTTPStatus.CONFLICT, f"item {action.id} is {item.state}: a worker holds it")
-    audit.record(request, "remove", action.queue, 1, id=str(action.id))
+    record_change(request, "remove", action.queue, 1, id=str(action.id))
     return make_changed(action.queue, 1)
 
 
@@ -114,7 +122,7 @@ async def purge_items(services: Services, request: Request, action: Purge) -> Do
         number, exact = (limit, True) if counted.number >= limit else (counted.number, counted.exact)
         return {**make_changed(action.queue, number, dry_run=True, exact=exact), "until": time_text(until or now)}
     number = await services.client.call(handle.purge, **chosen, limit=limit)
-    audit.record(request, "purge", action.queue, number, **audit.show_filter({**chosen, "until": until}))
+    record_change(request, "purge", action.queue, number, **show_filter({**chosen, "until": until}))
     return make_changed(action.queue, number)
 
 
@@ -145,8 +153,8 @@ async def replay_history(services: Services, request: Request, action: ReplayHis
     transform = (lambda *_: action.payload) if is_edited else None
     done: Replayed = await services.client.call(handle.replay, **chosen, **options, transform=transform)
     if not action.dry_run:
-        shown = {"payload": "edited" if is_edited else None, **audit.show_filter(chosen)}
-        audit.record(request, "replay", action.queue, done.pushed, to=target, **shown)
+        shown = {"payload": "edited" if is_edited else None, **show_filter(chosen)}
+        record_change(request, "replay", action.queue, done.pushed, to=target, **shown)
     note = {} if done.found else await services.explain_no_history(action.queue)
     return {**make_replayed(done, action.queue, target, dry_run=action.dry_run), **bound, **note}
 

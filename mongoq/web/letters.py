@@ -20,10 +20,18 @@ from mongoq.data.copies import Replayed
 from mongoq.data.encoding.extended_json import time_text
 from mongoq.data.envelope import to_plain
 from mongoq.errors import ArgumentInvalid, QueueUnknown
-from mongoq.web import audit
 from mongoq.web.items import make_replayed
 from mongoq.web.models import ErrorType, LetterChoice, MoveLetters, Reason, ReplayLetters, Stage, read_action
-from mongoq.web.services import COUNT_LIMIT, LISTED, Document, Services, make_changed, respond
+from mongoq.web.services import (
+    COUNT_LIMIT,
+    LISTED,
+    Document,
+    Services,
+    make_changed,
+    record_change,
+    respond,
+    show_filter,
+)
 from mongoq.web.values import MAX_LISTED, CursorText, FilterText, Limit, QueueName
 
 Exact = Annotated[bool, Query(description="The queue itself is the dead queue, whatever it holds.")]
@@ -99,8 +107,8 @@ async def change_letters(services: Services, request: Request, action: LetterCho
         done: Replayed = await services.client.call(letters.replay, **chosen, to=action.target)
         number, result = done.pushed, make_replayed(done, letters.name, action.target)
     services.letters.forget(letters.name)
-    shown = {"to": action.target, **audit.show_filter({**chosen, "until": until})}
-    audit.record(request, f"{verb} letters", letters.name, number, **shown)
+    shown = {"to": action.target, **show_filter({**chosen, "until": until})}
+    record_change(request, f"{verb} letters", letters.name, number, **shown)
     return result
 
 

@@ -120,11 +120,6 @@ def check_pipelines(pipelines: Iterable[Any]) -> dict[str, Pipeline]:
     return named
 
 
-def find_error_queues(pipelines: Iterable[Pipeline]) -> frozenset[str]:
-    """Return the names of the queues that only failed items of pipelines come to."""
-    return frozenset(name for each in pipelines for name in make_drawing(each.graph, {}).error_queues)
-
-
 def make_drawing(graph: Graph, queues: Mapping[str, QueueInsight]) -> Drawing:
     """Return nodes and edges of a graph, with the states of its queues.
 
@@ -237,7 +232,23 @@ def draw(drawing: Drawing) -> Picture:
         first = max(used.values(), default=0)
     width = MARGIN + max(box.x for box in boxes.values()) + WIDTH
     height = MARGIN + max(box.y for box in boxes.values()) + HEIGHT
-    lines = [_draw_line(edge, boxes[edge.start], boxes[edge.end]) for edge in drawing.edges]
+    lines = []
+    for edge in drawing.edges:
+        start, end = boxes[edge.start], boxes[edge.end]
+        x1, y1, x2, y2 = start.x, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+        if edge.kind == "errors" and end.x > start.x:
+            x1 += WIDTH
+            bend = (x2 - x1) // 2
+            path, x, y = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}", x1 + 6, y1 - 20
+        elif end.y > start.y:
+            x1, y1, x2, y2 = start.x + WIDTH // 2, start.y + HEIGHT, end.x + WIDTH // 2, end.y
+            bend = (y2 - y1) // 2
+            path = f"M{x1} {y1} C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}"
+            x, y = (x1 + x2) // 2 + 6, y1 + bend
+        else:
+            side = (4 * LEFT // 5 - x1 - x2) // 6  # the middle of the curve is at a tenth of the left side
+            path, x, y = f"M{x1} {y1} C{side} {y1} {side} {y2} {x2} {y2}", LEFT // 10 + 6, (y1 + y2) // 2
+        lines.append(Line(edge, path, x, y))
     return Picture(list(boxes.values()), lines, width, height)
 
 
@@ -266,18 +277,3 @@ def _find_levels(drawing: Drawing, failures: set[str]) -> dict[str, int]:
     for queue in failures:
         levels[queue] = int(median(levels[edge.start] for edge in drawing.edges if edge.end == queue))
     return levels
-
-
-def _draw_line(edge: Edge, start: Box, end: Box) -> Line:
-    """Return the path from a box to another one."""
-    if edge.kind == "errors" and end.x > start.x:
-        x1, y1, x2, y2 = start.x + WIDTH, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
-        bend = (x2 - x1) // 2
-        return Line(edge, f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}", x1 + 6, y1 - 20)
-    if end.y > start.y:
-        x1, y1, x2, y2 = start.x + WIDTH // 2, start.y + HEIGHT, end.x + WIDTH // 2, end.y
-        bend = (y2 - y1) // 2
-        return Line(edge, f"M{x1} {y1} C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}", (x1 + x2) // 2 + 6, y1 + bend)
-    x1, y1, x2, y2 = start.x, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
-    side = (4 * LEFT // 5 - x1 - x2) // 6  # a curve with both handles here has its middle at a tenth of the left side
-    return Line(edge, f"M{x1} {y1} C{side} {y1} {side} {y2} {x2} {y2}", LEFT // 10 + 6, (y1 + y2) // 2)

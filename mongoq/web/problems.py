@@ -186,8 +186,24 @@ def _answer(error: Exception) -> ProblemResponse:
             more["fields"] = [FieldProblem(field=error.argument, problem=error.problem)]
         headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
         return make_problem(status, describe_error(error), headers, **more)
-    if not isinstance(error, RequestValidationError):
-        return _answer_driver(error)
+    if isinstance(error, RequestValidationError):
+        return _answer_invalid(error)
+    # An error of the driver, without its text: that may hold values of documents and names of hosts. The text of a lost
+    # connection names hosts alone, and goes into the log.
+    if isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
+        return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB {describe_missing_right(error)}")
+    text = f": {str(error)[:MAX_LOGGED_CHARACTERS]!r}" if isinstance(error, AutoReconnect) else ""
+    logger.warning("a call has failed: %s%s", type(error).__name__, text)
+    if isinstance(error, OperationFailure) and not error.timeout:
+        return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB refused the command: code {error.code}")
+    if isinstance(error, PyMongoError) and error.timeout and not is_away(error):
+        return make_problem(HTTPStatus.GATEWAY_TIMEOUT, TOO_LONG)
+    detail = f"no server answers: {type(error).__name__}"
+    return make_problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": RETRY_SECONDS})
+
+
+def _answer_invalid(error: RequestValidationError) -> ProblemResponse:
+    """Name the fields of a request that cannot be used."""
     fields = []
     for each in error.errors()[:MAX_FIELD_PROBLEMS]:
         location = each["loc"]
@@ -205,20 +221,3 @@ def describe_error(error: Exception) -> str:
         return str(error)
     logger.warning("%s", error)
     return REFUSED_LOGIN if isinstance(error, AuthenticationFailed) else NO_SERVER
-
-
-def _answer_driver(error: Exception) -> ProblemResponse:
-    """Answer an error of the driver, without its text: that may hold values of documents and names of hosts.
-
-    The text of a lost connection names hosts alone, and goes into the log.
-    """
-    if isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
-        return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB {describe_missing_right(error)}")
-    text = f": {str(error)[:MAX_LOGGED_CHARACTERS]!r}" if isinstance(error, AutoReconnect) else ""
-    logger.warning("a call has failed: %s%s", type(error).__name__, text)
-    if isinstance(error, OperationFailure) and not error.timeout:
-        return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB refused the command: code {error.code}")
-    if isinstance(error, PyMongoError) and error.timeout and not is_away(error):
-        return make_problem(HTTPStatus.GATEWAY_TIMEOUT, TOO_LONG)
-    detail = f"no server answers: {type(error).__name__}"
-    return make_problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": RETRY_SECONDS})

@@ -15,12 +15,11 @@ from mongoq.aio import AsyncBroker, AsyncInspection
 from mongoq.data.health import Health
 from mongoq.data.settings import SETTINGS
 from mongoq.errors import ArgumentInvalid, MongoqError
-from mongoq.web import audit
 from mongoq.web.client import CONNECT_SECONDS
 from mongoq.web.models import Action, Configure, DropQueue, ScheduleAction
 from mongoq.web.pipelines import make_drawing
 from mongoq.web.problems import describe_error
-from mongoq.web.services import COUNT_LIMIT, Document, Services, make_changed, respond
+from mongoq.web.services import COUNT_LIMIT, Document, Services, make_changed, record_change, respond
 from mongoq.web.values import QueueName
 
 LIVE_STATES: tuple[Literal["blocked"] | None, ...] = (None, "blocked")
@@ -54,7 +53,7 @@ async def resume_queue(services: Services, request: Request, action: Action) -> 
 
 async def _set_paused(services: Services, request: Request, queue: str, verb: Literal["pause", "resume"]) -> Document:
     await services.client.call(getattr(await services.open_queue(queue), verb))
-    audit.record(request, verb, queue)
+    record_change(request, verb, queue)
     return await show_settings(services, queue)
 
 
@@ -70,7 +69,7 @@ async def drop_queue(services: Services, request: Request, action: DropQueue) ->
         return make_changed(action.queue, counted.number, dry_run=True, exact=counted.exact)
     broker = await services.client.open()
     number = await services.client.call(broker.drop_queue, action.queue, force=action.force)
-    audit.record(request, "drop", action.queue, number)
+    record_change(request, "drop", action.queue, number)
     return make_changed(action.queue, number)
 
 
@@ -112,7 +111,7 @@ async def store_settings(
             problem = f"the history holds more than {services.max_bulk:,} items; use mongoq configure --existing"
             raise ArgumentInvalid("existing", problem)
     await services.client.call(handle.configure, **changes, existing=existing)
-    audit.record(request, "configure", queue, **shown)
+    record_change(request, "configure", queue, **shown)
 
 
 # --- schedules ----------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ async def _set_schedule_paused(
 ) -> Document:
     broker = await services.client.open()
     await services.client.call(broker.pause_schedule if verb == "pause" else broker.resume_schedule, name)
-    audit.record(request, f"{verb} schedule", name)
+    record_change(request, f"{verb} schedule", name)
     return (await services.client.inspect(AsyncInspection.schedule, name)).to_document()
 
 
@@ -148,7 +147,7 @@ async def run_schedule(services: Services, request: Request, action: ScheduleAct
     name = action.schedule
     queue = (await services.client.inspect(AsyncInspection.schedule, name)).queue
     id = await services.client.call((await services.client.open()).run_schedule_now, name)
-    audit.record(request, "run schedule", name)
+    record_change(request, "run schedule", name)
     return {"schedule": name, "queue": queue, "id": str(id)}
 
 
@@ -157,7 +156,7 @@ async def remove_schedule(services: Services, request: Request, action: Schedule
     name = action.schedule
     await services.client.inspect(AsyncInspection.schedule, name)
     removed = await services.client.call((await services.client.open()).remove_schedule, name)
-    audit.record(request, "remove schedule", name)
+    record_change(request, "remove schedule", name)
     return {"schedule": name, "removed": removed}
 
 
@@ -171,11 +170,10 @@ async def list_pipelines(services: Services) -> Document:
 
 async def show_pipeline(services: Services, name: str) -> Document:
     """Return sources, queues and stages of a pipeline, and the numbers of items on each edge."""
-    if name not in services.pipelines:
-        raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {name!r:.120}")
+    graph = services.find_graph(name)
     # All queues, because a named one that no caller has used yet would be an error.
     found = await services.client.inspect(AsyncInspection.queues)
-    return make_drawing(services.pipelines[name].graph, {queue.name: queue for queue in found}).to_document()
+    return make_drawing(graph, {queue.name: queue for queue in found}).to_document()
 
 
 async def list_workers(services: Services) -> Document:

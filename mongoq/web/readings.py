@@ -1,12 +1,14 @@
-"""Readings that all pages share, limited to a small part of the time: states of queues, throughput, dead letters."""
+"""Readings that all pages share, limited to a small part of the time, and signals that numbers have changed."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -14,6 +16,7 @@ from anyio import Lock
 
 from mongoq import QueueInsight
 from mongoq.aio import AsyncInspection
+from mongoq.data.encoding.extended_json import json_text
 from mongoq.web.client import BrokerClient
 
 T = TypeVar("T")
@@ -37,6 +40,17 @@ FAILED = ("rollback", "dead")
 """Events of failed runs: the item comes again, or has failed for good."""
 FAILING_SAMPLES = 5
 """Last samples in which a failure makes a queue a failing one."""
+STREAM_SECONDS = 5.0
+"""Seconds after which a stream of events ends; the browser then asks for the next one.
+
+A server that is told to end waits for open streams, and ``uvicorn`` tells an app only after that.
+"""
+LOOK_SECONDS = 0.5
+"""Seconds until an open stream notices a new reading, or that it is to end."""
+OPENING = "retry: 1000\nid: {}\ndata: \n\n"
+"""First event: milliseconds after which the browser asks for the next stream, and the version that it then names."""
+CHANGED = "event: changed\nid: {}\ndata: \n\n"
+"""Event that says that numbers have changed; its id is the version of the numbers."""
 
 
 class SharedReading(Generic[T]):
@@ -137,10 +151,14 @@ class Throughput(NamedTuple):
 
 
 class QueueReadings:
-    """Reads the state of all queues for all callers, and keeps an hour of throughput.
+    """Reads the state of all queues for all callers, keeps an hour of throughput, and tells open pages of changes.
 
     Args:
         client: client of the broker.
+
+    Attributes:
+        version: digest of the numbers that are worth a new look at a page when they change; the name of the error if
+            the last reading has failed.
     """
 
     def __init__(self, client: BrokerClient) -> None:
@@ -149,11 +167,9 @@ class QueueReadings:
         )
         self._samples: deque[Sample] = deque(maxlen=SAMPLES + 1)
         self._sampled_at = datetime.min.replace(tzinfo=UTC)
-
-    @property
-    def pause(self) -> float:
-        """Seconds that a reading is used, before the next one."""
-        return self._reading.pause
+        self._is_closed = False
+        self._versioned_at = 0.0
+        self.version = ""
 
     @property
     def since(self) -> datetime:
@@ -171,10 +187,39 @@ class QueueReadings:
                 self._samples.popleft()
         return queues
 
-    async def read_numbers(self) -> Any:
-        """Return the numbers of a reading that are worth a new look at a page when they change."""
-        queues = await self.read()
-        return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in queues]
+    async def listen(self, seen: str | None = None) -> AsyncGenerator[str, None]:
+        """Yield server-sent events, one for each change, for some seconds; the browser then asks for the next stream.
+
+        Args:
+            seen: version that the listener has heard of, in the stream before this one.
+        """
+        ends = time.monotonic() + STREAM_SECONDS
+        await self._update_version()
+        yield OPENING.format(self.version)
+        seen = seen or self.version
+        while True:
+            if seen != self.version:
+                seen = self.version
+                yield CHANGED.format(seen)
+            if self._is_closed or time.monotonic() >= ends:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._update_version()
+
+    async def _update_version(self) -> None:
+        try:
+            queues = await self.read()
+        except Exception as error:  # mostly because the server is away
+            self._versioned_at, self.version = 0.0, type(error).__name__
+            return
+        if self._reading.read_at != self._versioned_at:
+            numbers = [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in queues]
+            self._versioned_at = self._reading.read_at
+            self.version = sha256(json_text(numbers).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+    def close(self) -> None:
+        """End all event streams within half a second; from any thread. A server that ends waits for its connections."""
+        self._is_closed = True
 
     def rates(self, queue: str) -> list[float]:
         """Return how many items a minute have left a queue as they should, between each two samples."""

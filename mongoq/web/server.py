@@ -145,22 +145,19 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[int], None]) -
     server = make_server(app)
 
     def stop() -> None:
-        app.state.feed.close()
+        app.state.queues.close()
         server.should_exit = True
 
-    with _listen(host, port) as listening, stop_on_signals(stop):
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        opened = socket.create_server((host, port), family=family)
+    except OSError as error:
+        problem = f"this process cannot listen on {host}:{port}: {error.strerror or error}"
+        raise ArgumentInvalid("host", problem) from error
+    with opened as listening, stop_on_signals(stop):
         # In a thread, because uvicorn in the main thread ends the process by the signal that it got.
         thread = threading.Thread(target=server.run, args=([listening],), name="mongoq-dashboard", daemon=True)
         thread.start()
         announce(listening.getsockname()[1])
         while thread.is_alive():
             thread.join(CHECK_SECONDS)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        problem = f"this process cannot listen on {host}:{port}: {error.strerror or error}"
-        raise ArgumentInvalid("host", problem) from error

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any
 
 from anyio import to_thread
-from fastapi import Response
+from fastapi import HTTPException, Request, Response
 
 from mongoq.aio import AsyncInspection
-from mongoq.data.encoding.extended_json import json_text
+from mongoq.data.encoding.extended_json import json_text, time_text
 from mongoq.data.envelope import item_document
 from mongoq.data.item import Item
+from mongoq.data.log_fields import log_fields
 from mongoq.errors import ArgumentInvalid
+from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.web.client import BrokerClient
-from mongoq.web.feed import Feed
-from mongoq.web.pipelines import find_error_queues
+from mongoq.web.guard import grant_of
+from mongoq.web.pipelines import make_drawing
 from mongoq.web.readings import QueueReadings, SharedReadings
 from mongoq.web.values import JSON_TYPE, make_cursor, read_cursor, to_time
+
+logger = logging.getLogger("mongoq.audit")
 
 Document = dict[str, Any]
 """Answer of a call, as values of extended JSON."""
@@ -32,6 +38,8 @@ LISTED = 50
 """Items in one answer or on one page, unless ``limit`` says otherwise."""
 COUNT_LIMIT = 100_000
 """Items that a dry run examines, at most."""
+MAX_SHOWN = 300
+"""Characters of one detail of a record of the audit log, at most."""
 
 
 class Services:
@@ -42,10 +50,9 @@ class Services:
         max_bulk: items that one change may concern, at most.
         pipelines: pipelines that the app shows, by name.
         error_queues: names of the queues that only failed items of pipelines come to.
-        queues: readings of the state of all queues.
+        queues: readings of the state of all queues, and signals to open pages that numbers have changed.
         letters: readings of groups of dead letters; a key begins with the name of the dead queue.
         pages: pages as open pages ask for them again.
-        feed: signals to open pages that numbers have changed.
         large: permits for answers that may be large.
         metrics: registry and collector of the metrics; ``None`` before the first scrape.
     """
@@ -54,13 +61,23 @@ class Services:
         self.client = client
         self.max_bulk = max_bulk
         self.pipelines = pipelines
-        self.error_queues = find_error_queues(pipelines.values())
+        drawings = [make_drawing(each.graph, {}) for each in pipelines.values()]
+        self.error_queues = frozenset(name for each in drawings for name in each.error_queues)
         self.queues = QueueReadings(client)
         self.letters: SharedReadings[Any] = SharedReadings()
         self.pages: SharedReadings[Response] = SharedReadings()
-        self.feed = Feed(self.queues.read_numbers, lambda: self.queues.pause)
         self.large = asyncio.Semaphore(MAX_LARGE)
         self.metrics: Any = None
+
+    def find_graph(self, pipeline: str) -> Graph:
+        """Return the graph of a pipeline.
+
+        Raises:
+            HTTPException: the app has no such pipeline.
+        """
+        if pipeline not in self.pipelines:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {pipeline!r:.120}")
+        return self.pipelines[pipeline].graph
 
     async def open_queue(self, name: str) -> Any:
         """Return a handle of a queue.
@@ -141,6 +158,30 @@ class Services:
         if limit is not None and limit > self.max_bulk:
             raise ArgumentInvalid("limit", f"{self.max_bulk:,} items at most in one change, not {limit:,}")
         return self.max_bulk if limit is None else limit
+
+
+def record_change(request: Request, action: str, queue: str, number: int | None = None, **more: Any) -> None:
+    """Log a change that was carried out.
+
+    The record has the fields ``mongoq_user``, ``mongoq_action``, ``mongoq_queue`` and ``mongoq_number``.
+    """
+    user = grant_of(request.scope).user
+    amount = "" if number is None else f" ({number:,} items)"
+    details = "".join(f", {name} {value!r:.{MAX_SHOWN}}" for name, value in more.items() if value is not None)
+    extra = {**log_fields(queue=queue), "mongoq_user": user, "mongoq_action": action, "mongoq_number": number}
+    logger.info("%r: %s %r%s%s", user, action, queue, amount, details, extra=extra)
+
+
+def show_filter(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what selected the items of a change, as details of ``record_change``; of a filter the fields alone.
+
+    Its values are parts of payloads, which no log has.
+    """
+    where = chosen.get("where")
+    ids = chosen.get("ids")
+    shown = {name: chosen.get(name) for name in ("state", "stage", "reason", "error")}
+    times = {name: time_text(chosen[name]) for name in ("since", "until") if chosen.get(name) is not None}
+    return {**shown, **times, "where": where and list(where), "ids": ids and ", ".join(map(str, ids))}
 
 
 def make_changed(queue: str, number: int, *, dry_run: bool = False, exact: bool = True) -> Document:

@@ -32,10 +32,6 @@ MAX_FILTER_CHARACTERS = 16_384
 """Characters of a filter in an address, at most."""
 
 
-def _read_queue(text: str) -> str:
-    return queue_name(text)
-
-
 def _read_id(text: Any) -> Any:
     """Return the ObjectId of a text; an id in extended JSON is one already."""
     if isinstance(text, str) and ObjectId.is_valid(text.strip()):
@@ -79,7 +75,11 @@ def read_filter(value: Any) -> Any:
 
 
 ID_SCHEMA = {"type": "string", "pattern": "^[0-9a-fA-F]{24}$", "examples": ["65f0c0ffee65f0c0ffee0001"]}
-QueueName = Annotated[str, AfterValidator(_read_queue), Field(description="Name of a queue.", examples=["orders"])]
+QueueName = Annotated[
+    str,
+    AfterValidator(lambda name: queue_name(name, "queue")),
+    Field(description="Name of a queue.", examples=["orders"]),
+]
 ItemId = Annotated[Any, BeforeValidator(_read_id), WithJsonSchema(ID_SCHEMA), Field(description="Id of an item.")]
 Moment = Annotated[
     Any,

@@ -274,7 +274,7 @@ def freeze_clock() -> Callable[[Api], Callable[[float], None]]:
 
     def freeze(api: Api) -> Callable[[float], None]:
         now = [1_000.0]
-        api.app.state.feed._read.__self__._reading._clock = lambda: now[0]
+        api.app.state.queues._reading._clock = lambda: now[0]
         return lambda seconds: now.append(now.pop() + seconds)
 
     return freeze

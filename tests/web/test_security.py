@@ -63,7 +63,7 @@ def find_needed(described: dict[str, Any], method: str, path: str) -> list[str]:
 def test_each_change_is_refused_to_each_caller_that_may_not(
     open_app: Callable[..., Api], queue: mongoq.Queue[Any], broker: mongoq.Broker, raw: Any
 ) -> None:
-    from mongoq.web.link import SecretLink
+    from mongoq.web.access import SecretLink
 
     bury(queue, 1, 2)
     item = str(queue.push(3))

@@ -75,7 +75,7 @@ def dashboard(
     """
     try:
         from mongoq.web import Users, create_app
-        from mongoq.web.link import LINK_PATH, SecretLink
+        from mongoq.web.access import LINK_PATH, SecretLink
         from mongoq.web.server import serve
     except ImportError as error:
         raise click.ClickException(NEEDED_EXTRA) from error

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from mongoq.core.claim.worker_claims import ClaimedBatch
-from mongoq.core.command import Interruption
 from mongoq.core.coordination.sources import Yielded
 from mongoq.core.push.draft import Draft, Push, check_headers
 from mongoq.core.settle.exchange import PutOff
@@ -52,6 +51,8 @@ def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
         settle.rollback_many: conventions.ROLLBACK,
         settle.release_many: conventions.RELEASE,
         move.move_many: conventions.MOVE,
+        apply_outcomes: conventions.SETTLE,
+        apply_outcomes_at_most_once: conventions.SETTLE,
     }
     claims: dict[Work, Operation] = {
         pop.pop: conventions.POP,
@@ -69,8 +70,6 @@ def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
         streams.next_claim: partial(_next_claim, recorder),
         streams.settle_claim: partial(_settle_claim, recorder),
         by_token.settle_held: partial(_settle_held, recorder),
-        apply_outcomes: partial(_apply_outcomes, recorder, apply_outcomes),
-        apply_outcomes_at_most_once: partial(_apply_outcomes, recorder, apply_outcomes_at_most_once),
         apply_outcomes_of_queues: partial(_apply_outcomes_of_queues, recorder),
         **{work: partial(_claim, recorder, work, operation) for work, operation in claims.items()},
         **{work: partial(_settle, recorder, work, operation) for work, operation in settled_alone.items()},
@@ -84,32 +83,20 @@ def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
 def _push(
     recorder: Recorder, work: Work, context: QueueContext[Any], what: Any, *, headers: Any = None, **options: Any
 ) -> Any:
-    recording = recorder.begin(conventions.PUSH, context.name)
-    try:
+    with recorder.begin(conventions.PUSH, context.name) as recording:
         written = recorder.propagation.write(headers, recording.span, context.broker.encoding)
         pushed = work(context, what, headers=written, **options)
         _describe_ids(recording, pushed if isinstance(pushed, list) else [pushed], is_batch=isinstance(pushed, list))
-    except BaseException as error:
-        _fail(recording, error)
-        raise
-    finally:
-        recording.end()
     return pushed
 
 
 def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, batch: Sequence[Yielded]) -> int:
     """Push records of a source: they begin a trace, by one span for all of them."""
-    recording = recorder.begin(conventions.PUSH, context.name)
-    try:
+    with recorder.begin(conventions.PUSH, context.name) as recording:
         add = _add_headers(recorder, recording, context.broker.encoding)
         batch = [one._replace(draft=replace(one.draft, headers=add(one.draft.headers))) for one in batch]
         pushed: int = sources.push_records(context, lease, batch)
         recording.set_attributes({conventions.BATCH_COUNT: pushed})
-    except BaseException as error:
-        _fail(recording, error)
-        raise
-    finally:
-        recording.end()
     return pushed
 
 
@@ -121,8 +108,7 @@ def _push_each(
     **remember: Any,
 ) -> None:
     """Push rows of Spark; those that were made of items keep the trace of their headers, and are linked to it."""
-    recording = recorder.begin(conventions.PUSH, context.name)
-    try:
+    with recorder.begin(conventions.PUSH, context.name) as recording:
         encoding = context.broker.encoding
         if recording.span.is_recording():
             recording.set_attributes({conventions.BATCH_COUNT: len(pushes)})
@@ -131,11 +117,6 @@ def _push_each(
         add = _add_headers(recorder, recording, encoding)
         options = [replace(one, headers=add(one.headers)) for one in options]
         push.push_each(context, options, pushes, **remember)
-    except BaseException as error:
-        _fail(recording, error)
-        raise
-    finally:
-        recording.end()
 
 
 def _add_headers(recorder: Recorder, recording: Recording, encoding: Encoding) -> Callable[[Any], Any]:
@@ -165,18 +146,18 @@ def _claim(
     try:
         claimed = work(context, *args, **options)
     except Exception as error:  # a cancelled wait is no failure
-        recording = recorder.begin(operation, context.name, began=time.perf_counter() - began)
-        _fail(recording, error)
-        recording.end()
+        recorder.begin(operation, context.name, began=time.perf_counter() - began).end(error)
         raise
-    items = _claimed_items(claimed)
-    if items:
+    seconds, found = time.perf_counter() - began, claimed
+    if isinstance(claimed, ClaimedBatch):
         # The claim of a worker waits for work as long as it takes; only its commands are of interest.
-        waited = time.perf_counter() - began
-        seconds = claimed.seconds if isinstance(claimed, ClaimedBatch) else waited
-        recording = recorder.begin(operation, context.name, began=seconds)
-        _describe_items(recorder, recording, items, is_batch=isinstance(claimed, list | ClaimedBatch))
-        recording.end()
+        seconds, found = claimed.seconds, claimed.items
+    elif isinstance(claimed, tuple):  # an exclusive claim also says whether the last lease ran out
+        found = claimed[0]
+    if found:
+        with recorder.begin(operation, context.name, began=seconds) as recording:
+            is_batch = isinstance(claimed, list | ClaimedBatch)
+            _describe_items(recorder, recording, found if is_batch else [found], is_batch=is_batch)
     return claimed
 
 
@@ -185,20 +166,9 @@ def _next_claim(recorder: Recorder, context: QueueContext[Any], *args: Any, **op
     began = time.perf_counter()
     claim = streams.next_claim(context, *args, **options)
     if claim is not None:
-        recording = recorder.begin(conventions.RESERVE, context.name, began=time.perf_counter() - began)
-        recording.set_attributes({conventions.BATCH_COUNT: len(claim.ids or ())})
-        recording.end()
+        with recorder.begin(conventions.RESERVE, context.name, began=time.perf_counter() - began) as recording:
+            recording.set_attributes({conventions.BATCH_COUNT: len(claim.ids or ())})
     return claim
-
-
-def _claimed_items(claimed: Any) -> Sequence[Item[Any]]:
-    if isinstance(claimed, ClaimedBatch):
-        return claimed.items
-    if isinstance(claimed, tuple):  # an exclusive claim also says whether the last lease ran out
-        claimed = claimed[0]
-    if isinstance(claimed, list):
-        return claimed
-    return [] if claimed is None else [claimed]
 
 
 # --- settlements ---------------------------------------------------------------------------------
@@ -213,8 +183,9 @@ def _settle(
     *args: Any,
     **options: Any,
 ) -> Any:
-    make = partial(work, context, item, *args, **options)
-    return _observe_settlement(recorder, operation, context.name, [item], make, is_batch=False)
+    with recorder.begin(operation, context.name) as recording:
+        _describe_items(recorder, recording, [item], is_batch=False)
+        return work(context, item, *args, **options)
 
 
 def _settle_many(
@@ -230,52 +201,31 @@ def _settle_many(
     entries = list(items) if isinstance(items, Iterable) else []
     given = entries if isinstance(items, Iterable) else items
     settled = [entry[0] if isinstance(entry, tuple) and entry else entry for entry in entries]
-    make = partial(work, context, given, *args, **options)
-    return _observe_settlement(recorder, operation, context.name, settled, make)
-
-
-def _apply_outcomes(
-    recorder: Recorder, work: Work, context: QueueContext[Any], outcomes: Iterable[Any], *args: Any
-) -> Any:
-    entries = list(outcomes)
-    items = [item for item, _ in entries]
-    make = partial(work, context, entries, *args)
-    return _observe_settlement(recorder, conventions.SETTLE, context.name, items, make)
+    settle = partial(work, context, given, *args, **options)
+    return _settle_items(recorder, operation, context.name, settled, settle)
 
 
 def _apply_outcomes_of_queues(recorder: Recorder, parts: Iterable[Any], *args: Any) -> Any:
     """Settle items of several queues, such as the sides of a join: the span has the name of the first."""
     entries = [(context, list(outcomes)) for context, outcomes in parts]
     items = [item for _, outcomes in entries for item, _ in outcomes]
-    make = partial(apply_outcomes_of_queues, entries, *args)
     first = next((context.name for context, outcomes in entries if outcomes), "")
-    return _observe_settlement(recorder, conventions.SETTLE, first, items, make)
+    make = partial(apply_outcomes_of_queues, entries, *args)
+    return _settle_items(recorder, conventions.SETTLE, first, items, make)
 
 
-def _observe_settlement(
-    recorder: Recorder,
-    operation: Operation,
-    queue: str,
-    items: Sequence[Any],
-    make: Callable[[], Any],
-    *,
-    is_batch: bool = True,
+def _settle_items(
+    recorder: Recorder, operation: Operation, queue: str, items: Sequence[Any], settle: Callable[[], Any]
 ) -> Any:
     if not items:
-        return make()
-    recording = recorder.begin(operation, queue)
-    try:
-        _describe_items(recorder, recording, items, is_batch=is_batch)
-        result = make()
+        return settle()
+    with recorder.begin(operation, queue) as recording:
+        _describe_items(recorder, recording, items, is_batch=True)
+        result = settle()
         if isinstance(result, Mapping):  # the errors of items that were not settled
             errors = [error for error in result.values() if not isinstance(error, PutOff)]
             if errors:
                 recording.fail(errors[0])
-    except BaseException as error:
-        _fail(recording, error)
-        raise
-    finally:
-        recording.end()
     return result
 
 
@@ -284,9 +234,8 @@ def _settle_claim(recorder: Recorder, context: QueueContext[Any], *args: Any) ->
     began = time.perf_counter()
     settled = streams.settle_claim(context, *args)
     if settled:
-        recording = recorder.begin(conventions.COMMIT, context.name, began=time.perf_counter() - began)
-        recording.set_attributes({conventions.BATCH_COUNT: settled})
-        recording.end()
+        with recorder.begin(conventions.COMMIT, context.name, began=time.perf_counter() - began) as recording:
+            recording.set_attributes({conventions.BATCH_COUNT: settled})
     return settled
 
 
@@ -296,15 +245,13 @@ def _settle_held(recorder: Recorder, broker: Any, fenced_items: Sequence[Any]) -
     try:
         result = by_token.settle_held(broker, fenced_items)
     except BaseException as error:
-        recording = recorder.begin(conventions.SETTLE, "", began=time.perf_counter() - began)
-        _fail(recording, error)
-        recording.end()
+        recorder.begin(conventions.SETTLE, "", began=time.perf_counter() - began).end(error)
         raise
-    recording = recorder.begin(conventions.SETTLE, min(result.queues, default=""), began=time.perf_counter() - began)
-    recording.set_attributes({conventions.BATCH_COUNT: result.done})
-    if result.failed:
-        recording.fail(next(iter(result.failed.values())))
-    recording.end()
+    queue = min(result.queues, default="")
+    with recorder.begin(conventions.SETTLE, queue, began=time.perf_counter() - began) as recording:
+        recording.set_attributes({conventions.BATCH_COUNT: result.done})
+        if result.failed:
+            recording.fail(next(iter(result.failed.values())))
     return result
 
 
@@ -324,11 +271,3 @@ def _describe_ids(recording: Recording, ids: Sequence[Any], *, is_batch: bool) -
     number = len(ids) if is_batch else None
     single = str(ids[0]) if len(ids) == 1 else None
     recording.set_attributes({conventions.BATCH_COUNT: number, conventions.MESSAGE_ID: single})
-
-
-def _fail(recording: Recording, error: BaseException) -> None:
-    """Mark a failure, or that the caller was cancelled."""
-    if not isinstance(error, Exception):
-        recording.fail_as("cancelled")
-    else:
-        recording.fail(error.cause if isinstance(error, Interruption) else error)

@@ -19,8 +19,17 @@ from mongoq.web import queues
 from mongoq.web.items import replay_history
 from mongoq.web.letters import Verb, change_letters, plan_letters
 from mongoq.web.models import Action, LetterChoice, ReplayHistory, ReplayLetters, ScheduleAction, read_action
-from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
-from mongoq.web.pages.render import make_address, render, render_message, root_of, show_count
+from mongoq.web.pages.render import (
+    NO_FORM,
+    first_values,
+    go_to,
+    make_address,
+    read_fields,
+    render,
+    render_message,
+    root_of,
+    show_count,
+)
 from mongoq.web.services import COUNT_LIMIT, Document, Services
 
 MOST_DIGITS = 9
@@ -63,24 +72,19 @@ async def change(services: Services, request: Request) -> Response:
     if "action" not in first or "queue" not in first:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM)
     if first["action"] in QUEUE_CHANGES:
-        return await _change_queue(services, request, fields, first)
+        question, verb, function = QUEUE_CHANGES[first["action"]]
+        action = read_action(Action, queue=first["queue"])
+        if "confirmed" not in first:
+            await services.open_queue(action.queue)
+            back = make_address(root_of(request), "/queue", name=action.queue)
+            return _ask(request, fields, question.format(action.queue), verb, back=back)
+        await function(services, request, action)
+        return go_to(request, "/queue", name=action.queue)
     if first["action"] in ("replay", "drop"):
         return await _change_letters(services, request, fields, first)
     if first["action"] == "replay_history":
         return await _replay_history(services, request, fields, first)
     raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"there is no change {first['action']!r:.40}")
-
-
-async def _change_queue(services: Services, request: Request, fields: Fields, first: Mapping[str, str]) -> Response:
-    """Stop or resume claims of a queue."""
-    question, verb, function = QUEUE_CHANGES[first["action"]]
-    action = read_action(Action, queue=first["queue"])
-    if "confirmed" not in first:
-        await services.open_queue(action.queue)
-        back = make_address(root_of(request), "/queue", name=action.queue)
-        return _ask(request, fields, question.format(action.queue), verb, back=back)
-    await function(services, request, action)
-    return go_to(request, "/queue", name=action.queue)
 
 
 async def _change_letters(services: Services, request: Request, fields: Fields, first: Mapping[str, str]) -> Response:

@@ -25,8 +25,7 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.web.guard import grant_of
 from mongoq.web.items import replay_history
 from mongoq.web.models import ReplayHistory, read_action
-from mongoq.web.pages.forms import NO_FORM, first_values, read_fields
-from mongoq.web.pages.render import render, render_message
+from mongoq.web.pages.render import NO_FORM, first_values, read_fields, render, render_message
 from mongoq.web.services import Services
 from mongoq.web.values import ItemId
 
@@ -150,7 +149,10 @@ async def show(services: Services, request: Request, id: Annotated[ItemId, Query
 
 
 async def push(services: Services, request: Request) -> Response:
-    """Check an edited payload and show what will be pushed; push it once the reader has seen that."""
+    """Check an edited payload and show what will be pushed; push it once the reader has seen that.
+
+    What is wrong is noted beside its field.
+    """
     entered = first_values(await read_fields(request))
     try:
         id, edit = ObjectId(entered["id"]), Edit(entered["payload"])
@@ -159,9 +161,30 @@ async def push(services: Services, request: Request) -> Response:
     edit.to, edit.label = entered.get("to", "").strip(), entered.get("label", "").strip()
     item = await _find(services, id)
     is_confirmed = "confirmed" in entered
-    await _read(edit)
-    if not edit.problems:
-        await _replay(services, request, item, edit, dry_run=not is_confirmed)
+    try:
+        edit.payload = await to_thread.run_sync(read_json, edit.text)
+    except ValueError as error:
+        edit.problems["payload"] = str(error)
+    else:
+        if edit.payload is None:
+            edit.problems["payload"] = "null is no payload"
+    try:
+        if edit.to:
+            queue_name(edit.to, "to")
+        if not edit.problems:
+            options = {"label": edit.label, "limit": 1, "dry_run": not is_confirmed, "payload": edit.payload}
+            action = read_action(ReplayHistory, queue=item.queue, ids=[id], to=edit.to or None, **options)
+            done = await replay_history(services, request, action)
+            if done["refusals"]:
+                edit.problems["payload"] = done["refusals"][0]["reason"]
+            elif done["already"]:
+                edit.problems["label"] = "a copy of this item was pushed before; give this replay another name"
+            elif not done["number"]:
+                raise HTTPException(HTTPStatus.CONFLICT, f"item {id} is not in the history any more")
+    except PayloadInvalid as error:
+        edit.problems["payload"] = f"{error.path}: {error.problem}"
+    except ArgumentInvalid as error:
+        edit.problems[error.argument if error.argument in ("label", "to") else "payload"] = error.problem
     if edit.problems:
         return _render(request, item, edit, HTTPStatus.UNPROCESSABLE_ENTITY)
     target = edit.to or item.queue
@@ -184,40 +207,6 @@ async def _find(services: Services, id: ObjectId) -> Item[Any]:
         detail = f"item {id} is not in the history with its payload: only what was processed is replayed"
         raise HTTPException(HTTPStatus.CONFLICT, detail)
     return item
-
-
-async def _read(edit: Edit) -> None:
-    """Read what the form has; what is wrong is noted beside its field."""
-    try:
-        edit.payload = await to_thread.run_sync(read_json, edit.text)
-        if edit.payload is None:
-            raise ValueError("null is no payload")  # one place for what is wrong with the text
-    except ValueError as error:
-        edit.problems["payload"] = str(error)
-    try:
-        if edit.to:
-            queue_name(edit.to, "to")
-    except ArgumentInvalid as error:
-        edit.problems["to"] = error.problem
-
-
-async def _replay(services: Services, request: Request, item: Item[Any], edit: Edit, *, dry_run: bool) -> None:
-    """Push the copy, or try to; what is wrong is noted beside its field."""
-    options = {"label": edit.label, "limit": 1, "dry_run": dry_run, "payload": edit.payload}
-    action = read_action(ReplayHistory, queue=item.queue, ids=[item.id], to=edit.to or None, **options)
-    try:
-        done = await replay_history(services, request, action)
-    except PayloadInvalid as error:
-        edit.problems["payload"] = f"{error.path}: {error.problem}"
-    except ArgumentInvalid as error:
-        edit.problems[error.argument if error.argument in ("label", "to") else "payload"] = error.problem
-    else:
-        if done["refusals"]:
-            edit.problems["payload"] = done["refusals"][0]["reason"]
-        elif done["already"]:
-            edit.problems["label"] = "a copy of this item was pushed before; give this replay another name"
-        elif not done["number"]:
-            raise HTTPException(HTTPStatus.CONFLICT, f"item {item.id} is not in the history any more")
 
 
 def _render(request: Request, item: Item[Any], edit: Edit, status: int = HTTPStatus.OK, **preview: Any) -> Response:

@@ -1,4 +1,4 @@
-"""Rendering: templates with values of users as text, never as HTML."""
+"""Rendering: templates with values of users as text, never as HTML; and the fields that forms send."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from itertools import takewhile
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 from bson import Binary, ObjectId
+from fastapi import HTTPException, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mongoq import BoundedCount, __version__
-from mongoq.data.encoding.extended_json import duration_text, json_text, time_text
+from mongoq.data.encoding.extended_json import duration_text, json_text, read_json, time_text
 from mongoq.web.problems import SAFE_METHODS, path_of
 
 RENEWAL_HEADER = "x-mongoq-renewal"
@@ -26,6 +27,12 @@ SHORT_CHARACTERS = 160
 """Characters of a payload in a list, at most."""
 LONG_CHARACTERS = 100_000
 """Characters of a payload on the page of its item, at most; the API has all of it."""
+FORM_TYPE = "application/x-www-form-urlencoded"
+MAX_FIELDS = 1_000
+"""Fields of one form, at most."""
+PACKED = "json:"
+"""Beginning of the name of a field whose value is JSON: a browser sends each end of a line as CR LF otherwise."""
+NO_FORM = "this is no form of a page"
 
 
 def show_count(value: BoundedCount | int) -> str:
@@ -191,3 +198,42 @@ def render_message(
     """Return a page that says something; ``nearest`` are queues that the reader may have meant."""
     values = {"title": title, "text": text, "nearest": nearest, "is_temporary": is_temporary}
     return render(request, "message", status, **values)
+
+
+# --- forms --------------------------------------------------------------------------------------
+
+
+async def read_fields(request: Request) -> dict[str, list[str]]:
+    """Return the values of each field of a form.
+
+    A field whose name begins with ``PACKED`` has its value as JSON.
+
+    Raises:
+        HTTPException: it is no form, or has too many fields.
+    """
+    if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
+    body = await request.body()  # outside: a body that is too long has an answer of its own
+    try:
+        text = body.decode()
+        values = parse_qs(text, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=MAX_FIELDS)
+        fields: dict[str, list[str]] = {}
+        for name, many in values.items():
+            is_packed = name.startswith(PACKED)
+            fields[name.removeprefix(PACKED)] = read = [read_json(value) for value in many] if is_packed else many
+            if not all(isinstance(value, str) for value in read):
+                raise ValueError(f"{name} is to be a text")  # one error for all that no page sends
+    except ValueError as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM) from error
+    return fields
+
+
+def first_values(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the first value of each field."""
+    return {name: many[0] for name, many in fields.items()}
+
+
+def go_to(request: Request, path: str, **parameters: str) -> Response:
+    """Send the browser to a page."""
+    address = make_address(root_of(request), path, **parameters)
+    return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": address})

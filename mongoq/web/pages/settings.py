@@ -18,8 +18,7 @@ from mongoq.data.arguments import queue_name, read_duration
 from mongoq.data.encoding.extended_json import NONE, setting_text
 from mongoq.data.settings import SETTINGS, QueueSettings, resolve_settings
 from mongoq.errors import ArgumentInvalid
-from mongoq.web.pages.forms import first_values, go_to, read_fields
-from mongoq.web.pages.render import render
+from mongoq.web.pages.render import first_values, go_to, read_fields, render
 from mongoq.web.queues import store_settings
 from mongoq.web.services import Services
 from mongoq.web.values import QueueName

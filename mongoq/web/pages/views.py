@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import HTTPException, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from mongoq import FailureGroup
+from mongoq import FailureGroup, QueueInsight
 from mongoq.aio import AsyncInspection
+from mongoq.data.arguments import DEAD_SUFFIX
 from mongoq.data.limits import describe_start
+from mongoq.web import items
 from mongoq.web.letters import MAX_GROUPS
 from mongoq.web.models import ListedState
 from mongoq.web.pages.render import render, render_message, root_of
 from mongoq.web.pages.settings import make_fields
-from mongoq.web.pages.troubles import find_kind, find_troubles, sort_by_trouble
 from mongoq.web.pipelines import draw, draw_rates, make_drawing
 from mongoq.web.problems import SAFE_METHODS
 from mongoq.web.readings import DONE, FAILED
@@ -44,6 +46,15 @@ RENEWAL_SECONDS = "5"
 """Seconds after which the page of a server that is away tries again."""
 STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 """Files that pages load, with their types."""
+QueueKind = Literal["queue", "dead", "errors"]
+"""Kind of a queue: one whose items are processed, a dead queue, or the error queue of a pipeline."""
+LONG_WAIT = timedelta(minutes=5)
+"""Time after which a due item has waited for long."""
+WAITS, FAILING, ERRORS, LETTERS = "waits for long", "failing", "failed items", "dead letters"
+EXPIRED, UNCONSUMED, PAUSED = "expired leases", "no consumer", "paused"
+STUCK = "stuck sequences"
+ORDER = (WAITS, STUCK, FAILING, ERRORS, LETTERS, EXPIRED, UNCONSUMED, PAUSED)
+"""Troubles, the one to look at first at the beginning."""
 
 
 async def serve_static(_services: Services, name: str) -> Response:
@@ -56,7 +67,7 @@ async def serve_static(_services: Services, name: str) -> Response:
 
 async def serve_events(services: Services, request: Request) -> Response:
     """Return server-sent events that say when numbers have changed."""
-    stream = services.feed.listen(request.headers.get("last-event-id"))
+    stream = services.queues.listen(request.headers.get("last-event-id"))
     return StreamingResponse(stream, media_type="text/event-stream")
 
 
@@ -113,15 +124,7 @@ async def show_queue(
 
 async def show_item(services: Services, request: Request, id: Annotated[ItemId, Query()]) -> Response:
     """Show all that is known about one item."""
-    item = await services.client.inspect(AsyncInspection.item, id)
-    if item is None:
-        text = (
-            f"There is no item {id}. It may have been settled in a queue without history, its time in the history "
-            "may be over, or it was deleted or never existed. The settings of a queue say for how long it keeps "
-            "processed items."
-        )
-        return render_message(request, "No such item", text, HTTPStatus.NOT_FOUND)
-    return render(request, "item", item=(await services.describe_items([item], whole=True))[0])
+    return render(request, "item", item=await items.show_item(services, id))
 
 
 async def show_letters(
@@ -181,10 +184,8 @@ async def show_pipelines(services: Services, request: Request) -> Response:
 
 async def show_pipeline(services: Services, request: Request, name: str) -> Response:
     """Show the graph of a pipeline, with the numbers of items on its edges."""
-    if name not in services.pipelines:
-        return render_message(request, "No such pipeline", f"There is no pipeline {name!r:.120}.", HTTPStatus.NOT_FOUND)
-    queues = {queue.name: queue for queue in await services.queues.read()}
-    drawing = make_drawing(services.pipelines[name].graph, queues)
+    graph = services.find_graph(name)
+    drawing = make_drawing(graph, {queue.name: queue for queue in await services.queues.read()})
     measure = services.queues.measure
     stages = [node for node in drawing.nodes if node.kind == "stage"]
     return render(
@@ -224,3 +225,58 @@ async def show_problem(request: Request, problem: dict[str, Any]) -> Response:
     if is_away:
         response.headers["Refresh"] = RENEWAL_SECONDS
     return response
+
+
+# --- troubles of queues: what a person should look at first --------------------------------------
+
+
+def find_kind(queue: QueueInsight, *, dead: Collection[str], errors: Collection[str]) -> QueueKind:
+    """Return the kind of a queue, from the names of all dead queues and of the error queues of pipelines."""
+    if queue.name in errors:
+        return "errors"
+    return "dead" if queue.name in dead or queue.name.endswith(DEAD_SUFFIX) else "queue"
+
+
+def find_troubles(queue: QueueInsight, kind: QueueKind, *, is_failing: bool) -> list[str]:
+    """Return what is wrong with a queue, in a few words each, the worst first.
+
+    Dead queues and error queues need no consumer, and their items may wait for ever; what is in an error queue has no
+    other queue that would show it. ``is_failing`` says that items have failed in the last minutes. Blocked items wait
+    for others, and not for a consumer; sequences are stuck where there are no others.
+    """
+    waits = kind == "queue" and queue.claimable.number > 0
+    is_late = queue.oldest_age is not None and queue.oldest_age > LONG_WAIT
+    found = {
+        WAITS: waits and is_late,
+        STUCK: queue.blocked.number > 0 and queue.claimable.number == 0,
+        FAILING: is_failing,
+        ERRORS: kind == "errors" and queue.live.number > 0,
+        LETTERS: queue.dead.number > 0,
+        EXPIRED: queue.expired.number > 0,
+        UNCONSUMED: waits and not queue.consumers,
+        PAUSED: queue.paused,
+    }
+    return [trouble for trouble in ORDER if found[trouble]]
+
+
+def sort_by_trouble(
+    queues: Collection[QueueInsight], *, errors: Collection[str], is_failing: Callable[[str], bool]
+) -> list[tuple[QueueInsight, QueueKind, list[str]]]:
+    """Return the queues with their kinds and troubles, the one to look at first at the beginning.
+
+    The worst trouble of each decides; of two that wait for long, the one that has waited longer comes first, and of two
+    others the one with more troubles. Dead queues come last: the queues that they belong to show their letters.
+    """
+    dead = {queue.dead_queue for queue in queues if queue.dead_queue is not None}
+    judged = []
+    for queue in queues:
+        kind = find_kind(queue, dead=dead, errors=errors)
+        judged.append((queue, kind, find_troubles(queue, kind, is_failing=is_failing(queue.name))))
+
+    def rank(each: tuple[QueueInsight, QueueKind, list[str]]) -> tuple[bool, int, timedelta, int, str]:
+        queue, kind, troubles = each
+        worst = ORDER.index(troubles[0]) if troubles else len(ORDER)
+        age = (queue.oldest_age if WAITS in troubles else None) or timedelta(0)
+        return kind == "dead", worst, -age, -len(troubles), queue.name
+
+    return sorted(judged, key=rank)
