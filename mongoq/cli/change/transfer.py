@@ -122,7 +122,14 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-                _give_name(part, path)
+                try:
+                    path.hardlink_to(part)  # the one way to rename that replaces nothing
+                except FileExistsError:
+                    raise
+                except OSError:  # the file system has no links
+                    if path.exists():
+                        raise FileExistsError(str(path)) from None
+                    part.replace(path)
             finally:
                 part.unlink(missing_ok=True)
     except FileExistsError:
@@ -131,22 +138,6 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
         ) from None
     except OSError as error:
         raise MongoqError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _give_name(part: Path, path: Path) -> None:
-    """Rename a file, but over no other one.
-
-    Raises:
-        FileExistsError: there is a file with the new name.
-    """
-    try:
-        path.hardlink_to(part)  # the one way to rename that replaces nothing
-    except FileExistsError:
-        raise
-    except OSError:  # the file system has no links
-        if path.exists():
-            raise FileExistsError(str(path)) from None
-        part.replace(path)
 
 
 def make_line(fields: Mapping[str, Any]) -> str:
@@ -221,8 +212,6 @@ class Importer(LineSender):
         result: result of the imports so far; in a dry run, of the checks.
     """
 
-    verb = "imported"
-
     def __init__(self, handle: Queue[Any], output: Output, *, dry_run: bool) -> None:
         super().__init__(output, dry_run=dry_run)
         self.result = ImportResult()
@@ -233,11 +222,8 @@ class Importer(LineSender):
         fields = read_line(text)
         if isinstance(fields, dict) and list(fields) == [BSON_NAME] and isinstance(fields[BSON_NAME], bytes):
             fields = ENCODING.decode_many([bytes(fields[BSON_NAME])])[0]
+        self._handle.check_import([fields])
         return fields
-
-    def check(self, item: Any) -> None:
-        """Raise ``ArgumentInvalid`` for a value that is no exported item."""
-        self._handle.check_import([item])
 
     def state(self) -> str:
         """Return how many items were imported."""
