@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from mongoq.cli.base.connection import with_broker, with_options
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.base.output import Output, printable, progress
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED, Output, printable, progress
 from mongoq.core.history.query import BoundedCount
 from mongoq.sync import Broker
 from mongoq.sync.contents import ItemSelection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -19,10 +20,9 @@ from mongoq.cli.base.arguments import (
 )
 from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker, with_options
-from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Output, cell, progress
-from mongoq.cli.change.deletion import INTERRUPTED_DELETION
-from mongoq.cli.change.replay import report, target_text
+from mongoq.cli.base.output import OPERATION_FAILED, Output, cell, progress
+from mongoq.cli.change.queue import INTERRUPTED_DELETION
+from mongoq.cli.change.replay import follow, report, target_text
 from mongoq.core.settle.settle import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.data.copies import Replayed
 from mongoq.data.encoding.extended_json import json_text
@@ -223,18 +223,13 @@ def _send(chosen: Letters, change: Change, *, to: str | None) -> None:
         return
     done = Replayed()
 
-    def note(so_far: Replayed) -> None:
-        nonlocal done
-        done = so_far
-        show(done.pushed)
-
-    def explain() -> str:
+    def explain(done: Replayed) -> str:
         sent = f"{amount(done.pushed, 'letter')} sent, and maybe up to {SENT_TOGETHER:,} more"
         return f"{sent}; the others are still in {letters.name}"
 
     if not change.is_empty:
-        with progress() as show, change.output.explaining(explain):
-            done = letters.replay(**chosen.filters, to=to, limit=change.limit, as_of=change.as_of, progress=note)
+        options = {"to": to, "limit": change.limit, "as_of": change.as_of, **chosen.filters}
+        done = follow(change.output, partial(letters.replay, **options), explain)
     elif chosen.ids:  # nothing can go: say what has become of these letters
         there = {letter.id for letter in chosen.selection.read(len(chosen.ids))}
         missing = tuple(id for id in dict.fromkeys(chosen.ids) if id not in there)

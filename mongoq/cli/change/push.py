@@ -48,11 +48,7 @@ def parse_headers(_context: click.Context, _parameter: click.Parameter, values: 
 @click.option("--when", type=MOMENT, help="Time before which they are not claimed, such as 2026-11-26T14:30:00Z.")
 @click.option("--expires", type=DURATION, help="Time by which they must be started, or they do not run, such as 10m.")
 @click.option(
-    "--priority",
-    type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
-    default=0,
-    show_default=True,
-    help="From -100, first, to 100, last.",
+    "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=0, help="From -100, first, to 100, last."
 )
 @click.option("--key", help="At most one live item of the queue has this key; for one item only.")
 @click.option("--sequence", help="The queue hands out items with the same sequence one at a time, in their order.")

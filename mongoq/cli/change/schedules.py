@@ -11,7 +11,7 @@ from mongoq.cli.base.arguments import DURATION, examples
 from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
-from mongoq.cli.change.settings import print_paused
+from mongoq.cli.change.queue import print_paused
 from mongoq.data.schedule.definition import ScheduleRecord, check_unseen
 from mongoq.sync import Broker
 
@@ -111,11 +111,7 @@ def remove_schedule(*, name: str, change: Change) -> None:
 
 @schedules.command("prune")
 @click.option(
-    "--unseen",
-    type=DURATION,
-    default=UNSEEN,
-    show_default=True,
-    help="Time since which no running code has had them, such as 7d.",
+    "--unseen", type=DURATION, default=UNSEEN, help="Time since which no running code has had them, such as 7d."
 )
 @with_change
 def prune_schedules(*, unseen: timedelta, change: Change) -> None:

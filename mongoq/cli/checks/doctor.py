@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -15,8 +15,7 @@ from pymongo.errors import InvalidOperation, OperationFailure
 from mongoq.cli.base.arguments import DURATION
 from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, with_connection, with_json
-from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Output
+from mongoq.cli.base.output import OPERATION_FAILED, Output
 from mongoq.cli.checks.role import ROLE_ACTIONS, ROLE_WORK, ROLES
 from mongoq.core.base.bootstrap import MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
 from mongoq.core.coordination.heartbeats import WorkerRecord
@@ -54,19 +53,9 @@ NAMESPACE_NOT_FOUND_CODE = 26
 @with_connection
 @with_json
 @click.option(
-    "--max-age",
-    type=DURATION,
-    default=MAX_AGE,
-    show_default=True,
-    help="Time that the first due item of a queue may wait, such as 15m.",
+    "--max-age", type=DURATION, default=MAX_AGE, help="Time that the first due item of a queue may wait, such as 15m."
 )
-@click.option(
-    "--role",
-    type=click.Choice(ROLES),
-    default="worker",
-    show_default=True,
-    help="Role whose rights the user is to have.",
-)
+@click.option("--role", type=click.Choice(ROLES), default="worker", help="Role whose rights the user is to have.")
 @click.option("--spark", is_flag=True, help="Check Spark and Java too.")
 def doctor(*, max_age: timedelta, role: str, spark: bool, output: Output, **place: Any) -> None:
     """Check server, collection and queues, and say what to do.
@@ -81,9 +70,7 @@ def doctor(*, max_age: timedelta, role: str, spark: bool, output: Output, **plac
         found += finding.state == "problem"
         advice = f": {finding.advice}" if finding.advice else ""
         text = f"{finding.state:<8} {check:<17} {finding.detail}{advice}"
-        output.result(
-            {"check": check, "state": finding.state, "detail": finding.detail, "advice": finding.advice}, text
-        )
+        output.result({"check": check, **asdict(finding)}, text)
 
     try:
         with connect(**place) as broker:
@@ -161,7 +148,6 @@ def _describe_refusal(error: OperationFailure) -> Finding:
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT_SECONDS,
-    show_default=True,
     help="Seconds that the check may take.",
 )
 def health(*, timeout: float, output: Output, **place: Any) -> None:

@@ -29,7 +29,6 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
     "--http",
     type=ADDRESS,
     default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
-    show_default=True,
     help="Where to serve the pages. Another host than this machine needs --users.",
 )
 @click.option("--act", is_flag=True, help="Print a secret link, by which a browser may make changes.")
@@ -52,9 +51,7 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
     metavar="URL",
     help="Origin that browsers see behind a proxy, such as https://queues.example.com; repeatable.",
 )
-@click.option(
-    "--root-path", default="", metavar="PATH", help="Prefix of the addresses behind a proxy, such as /queues."
-)
+@click.option("--root-path", metavar="PATH", help="Prefix of the addresses behind a proxy, such as /queues.")
 @log_options
 def dashboard(
     *,
@@ -63,7 +60,7 @@ def dashboard(
     users: Path | None,
     pipelines: tuple[str, ...],
     origins: tuple[str, ...],
-    root_path: str,
+    root_path: str | None,
     log_level: str,
     log_format: str,
     **given: str | None,
@@ -105,7 +102,7 @@ def dashboard(
         place.pop("uri"),
         access=access,
         origins=origins,
-        root_path=root_path,
+        root_path=root_path or "",
         pipelines=drawn,
         **place,
     )

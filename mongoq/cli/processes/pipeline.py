@@ -14,8 +14,7 @@ import click
 import mongoq
 from mongoq.cli.base.arguments import DURATION, examples
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, find_place, with_connection, with_json
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.base.output import Output
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED, Output
 from mongoq.cli.processes.target import has_coroutines
 from mongoq.errors import GraphInvalid, MongoqError
 from mongoq.pipeline.pipeline import Pipeline

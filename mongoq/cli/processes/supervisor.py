@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.worker_process import HALT, LINK_VARIABLE, STOP
 from mongoq.data.health import Health
 from mongoq.monitoring.durations import RunDurations
@@ -99,7 +99,7 @@ class Supervisor:
             (each for part in parts for each in part.reasons), (each for part in parts for each in part.notes)
         )
 
-    def _run_once(self, wakeups: int) -> bool:
+    def _run_once(self, wakeups: socket.socket) -> bool:
         """Start what is due, wait, and follow what has happened; returns false when all have ended for good."""
         is_waiting = self._watcher is not None and not self._is_stopping
         if not is_waiting and not any(child.is_running or child.start_at is not None for child in self.children):
@@ -116,9 +116,9 @@ class Supervisor:
         if self._watcher is not None:
             due.append(time.monotonic() + WATCH_SECONDS)
         links = [child.fileno() for child in self.children if child.fileno() >= 0]
-        select.select([wakeups, *links], [], [], max(0.0, min(due) - time.monotonic()) if due else None)
+        select.select([wakeups.fileno(), *links], [], [], max(0.0, min(due) - time.monotonic()) if due else None)
         with suppress(BlockingIOError):
-            while os.read(wakeups, 512):
+            while wakeups.recv(512):
                 pass
         new, self._signals_seen = self._signals[self._signals_seen :], len(self._signals)
         for number in new:
@@ -189,28 +189,22 @@ class Supervisor:
             child.order(STOP)
 
     @contextmanager
-    def _wakeups(self) -> Iterator[int]:
-        """Hear signals for the length of a block; the number of a file that becomes readable when one comes.
+    def _wakeups(self) -> Iterator[socket.socket]:
+        """Hear signals for the length of a block; returns a socket that becomes readable when one comes.
 
         The end of a process is a signal too (SIGCHLD), so nothing is polled.
         """
         with ExitStack() as stack:
-            reader, writer = os.pipe()
-            stack.callback(os.close, reader)
-            stack.callback(os.close, writer)
-            for number in (reader, writer):
-                os.set_blocking(number, False)
-            before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+            reader, writer = (stack.enter_context(one) for one in socket.socketpair())
+            reader.setblocking(False)
+            writer.setblocking(False)
+            before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, before)
-
-            def note(number: int, _frame: object) -> None:
-                self._signals.append(signal.Signals(number))
-
             for number in STOP_SIGNALS:
-                stack.callback(signal.signal, number, signal.signal(number, note))
+                handler = signal.signal(number, lambda number, _: self._signals.append(signal.Signals(number)))
+                stack.callback(signal.signal, number, handler)
             # Python writes no signal without a handler to the wake-up file.
-            ended = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-            stack.callback(signal.signal, signal.SIGCHLD, ended)
+            stack.callback(signal.signal, signal.SIGCHLD, signal.signal(signal.SIGCHLD, lambda _number, _frame: None))
             yield reader
 
 

@@ -22,8 +22,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 import mongoq
 from mongoq.aio import AsyncBroker
-from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE, describe_driver_error
-from mongoq.cli.base.output import printable
+from mongoq.cli.base.output import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE, describe_driver_error, printable
 from mongoq.data.encoding.error_text import hide_credentials
 from mongoq.drivers.errors import is_refused_user
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable

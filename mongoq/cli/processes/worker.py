@@ -13,8 +13,8 @@ import click
 
 from mongoq.cli.base.arguments import ADDRESS
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
-from mongoq.cli.base.errors import OPERATION_FAILED, explain
 from mongoq.cli.base.logs import configure_logging, log_options
+from mongoq.cli.base.output import OPERATION_FAILED, explain
 from mongoq.cli.processes.exporter import ServerReader, metrics_renderer, serve
 from mongoq.cli.processes.supervisor import FileWatcher, Supervisor
 from mongoq.cli.processes.worker_process import SupervisorLink, WorkerProcess
@@ -30,7 +30,7 @@ logger = logging.getLogger("mongoq.cli")
 @click.command()
 @click.argument("target", metavar="MODULE:OBJECT")
 @with_connection
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="End when the queues are empty.")
 @click.option("--reload", is_flag=True, help="Start again when a .py file of this folder changes; for development.")
 @click.option("--http", type=ADDRESS, help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone.")
@@ -38,7 +38,6 @@ logger = logging.getLogger("mongoq.cli")
     "--metrics",
     type=click.Choice(["all", "process"]),
     default="all",
-    show_default=True,
     help="What /metrics has: the state of all queues as well, or the runs of this worker alone.",
 )
 @click.option("--report-durations", is_flag=True, hidden=True, help="Report runs to the supervisor.")

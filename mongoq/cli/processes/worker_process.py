@@ -21,7 +21,7 @@ import click
 
 import mongoq
 from mongoq.aio import AsyncBroker
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.target import KINDS, TargetFailed, TargetUnusable, has_coroutines, load, make
 from mongoq.data.health import Health
 from mongoq.drivers.errors import is_refused_user
