@@ -303,12 +303,9 @@ def _transaction_of(error: BaseException | None) -> TransactionsUnavailable | No
     A retry does not help: the test needs a feature that a virtual broker does not have.
     """
     checked: set[int] = set()
-    try:
-        while error is not None and id(error) not in checked:  # errors may be each other's causes
-            if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
-                return error
-            checked.add(id(error))
-            error = error.__context__ if error.__cause__ is None else error.__cause__
-    except BaseException:  # noqa: S110  # attributes of a user's class may raise anything
-        pass
+    while error is not None and id(error) not in checked:  # errors may be each other's causes
+        if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
+            return error
+        checked.add(id(error))
+        error = error.__context__ if error.__cause__ is None else error.__cause__
     return None

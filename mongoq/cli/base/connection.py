@@ -74,17 +74,15 @@ def with_broker(function: F) -> F:
     def command(*args: Any, **options: Any) -> Any:
         place = {name: options.pop(name) for name in SETTINGS}
         with connect(**place) as broker:
-            times = {name: _at(value, broker) for name, value in options.items() if isinstance(value, Ago)}
-            return function(*args, broker=broker, **{**options, **times})
+            for name, value in options.items():
+                if isinstance(value, Ago):
+                    try:
+                        options[name] = broker.inspect().now() - value.length
+                    except OverflowError:
+                        options[name] = datetime.min.replace(tzinfo=UTC)
+            return function(*args, broker=broker, **options)
 
     return with_connection(with_json(command))  # type: ignore[return-value]
-
-
-def _at(ago: Ago, broker: Broker) -> datetime:
-    try:
-        return broker.inspect().now() - ago.length
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
 
 
 def connect(*, timeout: float = TIMEOUT_SECONDS, **place: str | None) -> Broker:

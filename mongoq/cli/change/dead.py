@@ -108,7 +108,14 @@ def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any)
         found = chosen.read(limit)
         columns = ("id", "died", "queue", "stage", "holds", "reason", "error", "message")
         holds = broker.inspect().holders(found)
-        rows = [_row(letter, is_holding=is_holding) for letter, is_holding in zip(found, holds, strict=True)]
+        rows = []
+        for letter, is_holding in zip(found, holds, strict=True):
+            row: dict[str, Any] = {"id": letter.id, "holds": letter.sequence if is_holding else None}
+            if (origin := letter.origin) is not None:
+                row |= {"died": origin.at, "queue": origin.queue, "stage": origin.stage, "reason": origin.reason}
+            if letter.error is not None:
+                row |= {"error": letter.error.type, "message": letter.error.message}
+            rows.append(dict.fromkeys(columns) | row)
     if output.as_json:  # ids and times are strings, so that scripts can pass them on
         rows = list(map(to_plain, rows))
     optional, empty = ["stage", "holds"], chosen.describe_nothing()
@@ -119,20 +126,6 @@ def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any)
         output.note(f"the {MAX_GROUPS} largest groups; there may be more")
     if not group and len(rows) == limit and chosen.limit is None and not output.as_json:
         output.note(f"the first {limit}; --limit shows more, --group shows counts")
-
-
-def _row(letter: Item[Any], *, is_holding: bool) -> dict[str, Any]:
-    origin, failure = letter.origin, letter.error
-    return {
-        "id": letter.id,
-        "died": None if origin is None else origin.at,
-        "queue": None if origin is None else origin.queue,
-        "stage": None if origin is None else origin.stage,
-        "holds": letter.sequence if is_holding else None,
-        "reason": None if origin is None else origin.reason,
-        "error": None if failure is None else failure.type,
-        "message": None if failure is None else failure.message,
-    }
 
 
 @dead.command()
