@@ -21,19 +21,13 @@ def run() -> None:
         sys.exit("the command line needs the extra 'cli': pip install 'mongoq-driver[cli]'")
     from mongoq.cli.main import main
 
-    open_missing_streams()
+    # A standard stream may be closed, as by ``<&-`` of a shell; Python has none then. A file or a connection that is
+    # opened later would get its number.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - it stays open
     for stream in (sys.stdout, sys.stderr):
         # A letter that the terminal's encoding lacks is printed by its code, and ends no command.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     main()
-
-
-def open_missing_streams() -> None:
-    """Open the null device for each standard stream that is closed, as ``<&-`` of a shell does: Python has none then.
-
-    A file or a connection that is opened later would otherwise get the number of the stream.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - it stays open

@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 import mongoq
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED, explain
-from mongoq.cli.base.output import discard_stdout, printable
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED, discard_stdout, explain, printable
 
 MODULES: Mapping[str, str] = {
     "processes.worker": "worker",
@@ -23,12 +22,10 @@ MODULES: Mapping[str, str] = {
     "change.push": "push",
     "change.replay": "replay",
     "change.dead": "dead",
-    "change.settings": "pause resume configure repair-sequences",
-    "change.deletion": "purge remove drop-queue",
+    "change.queue": "pause resume configure repair-sequences purge remove drop-queue",
     "processes.pipeline": "pipeline",
     "change.transfer": "export import",
-    "checks.doctor": "doctor",
-    "checks.health": "health",
+    "checks.doctor": "doctor health",
     "checks.role": "role",
     "processes.dashboard": "dashboard",
     "processes.exporter": "exporter",
@@ -104,7 +101,10 @@ def fail(ctx: click.Context, message: str, code: int) -> None:
     ctx.exit(code)
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=CommandGroup, context_settings=CONTEXT)
 @click.version_option(mongoq.__version__, prog_name="mongoq")
 def main() -> None:
     """Start workers, look into queues, and repair them.

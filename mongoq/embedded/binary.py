@@ -78,8 +78,15 @@ def explain(mongod: Path, failure: int | OSError, output: str) -> str:
         failure: its exit status (minus the signal that ended it), or the error of running it at all.
         output: the relevant lines of its output, quoted at the end.
     """
-    if isinstance(failure, OSError):
-        reason = _unrunnable(failure)
+    if isinstance(failure, OSError) and failure.errno in (errno.ENOEXEC, errno.ENOENT):
+        # The loader of a binary may be missing although the binary exists, for example glibc's on a musl system.
+        machine = f"{os.uname().sysname} {os.uname().machine}"
+        reason = f"is built for another platform than this one ({machine}): install a mongod for it on PATH"
+    elif isinstance(failure, OSError) and failure.errno == errno.ECHILD:
+        python = sys.executable or "python3"
+        reason = f"was not run, because {python} could not run the watchdog that goes with it"
+    elif isinstance(failure, OSError):
+        reason = f"cannot be run ({failure.strerror}): check that it is an executable file"
     elif library := _LIBRARY_MISSING.search(output):
         name = Path(library[1]).name
         reason = f"did not start, because a library is missing or broken: install {_PACKAGES.get(name, name)}"
@@ -95,16 +102,6 @@ def explain(mongod: Path, failure: int | OSError, output: str) -> str:
         reason = f"was ended by signal {-failure}{name}" if failure < 0 else f"ended with status {failure}"
         reason += f", because {_REASONS[failure]}" if failure in _REASONS else ""
     return f"{mongod} {reason}" + (f"; its last words: {output}" if output else "")
-
-
-def _unrunnable(error: OSError) -> str:
-    # The loader of a binary may be missing although the binary exists: ENOENT, for example glibc's on a musl system.
-    if error.errno in (errno.ENOEXEC, errno.ENOENT):
-        machine = f"{os.uname().sysname} {os.uname().machine}"
-        return f"is built for another platform than this one ({machine}): install a mongod for it on PATH"
-    if error.errno == errno.ECHILD:
-        return f"was not run, because {sys.executable or 'python3'} could not run the watchdog that goes with it"
-    return f"cannot be run ({error.strerror}): check that it is an executable file"
 
 
 def is_directory_in_use(failure: int | OSError | None, output: str) -> bool:

@@ -68,22 +68,9 @@ class Directory:
             raise
 
     @property
-    def log(self) -> Path:
-        """File for the output of mongod."""
-        return self.path / "mongod.log"
-
-    @property
     def key(self) -> Path:
         """File with the key that makes its reader a trusted member, and so an administrator."""
         return self.path / "mongod.key"
-
-    def write_key(self) -> str:
-        """Write a new key, which only this user can read, and return it."""
-        key = secrets.token_hex(64)
-        self.key.unlink(missing_ok=True)
-        self.key.touch(mode=0o600)
-        self.key.write_text(key, encoding="ascii")
-        return key
 
     def release(self) -> None:
         """Release the directory for other servers, or remove a temporary one. Does nothing the second time."""
@@ -262,8 +249,11 @@ class Node:
         self.key: str | None = None
         try:
             if options.auth is not None:
-                self.key = self._directory.write_key()
-            self._log = Log(self._directory.log)
+                self.key = secrets.token_hex(64)
+                self._directory.key.unlink(missing_ok=True)
+                self._directory.key.touch(mode=0o600)  # only this user can read it
+                self._directory.key.write_text(self.key, encoding="ascii")
+            self._log = Log(self.path / "mongod.log")
             self._start([str(mongod), *options.arguments(self._directory)], deadline)
         except BaseException:
             self.stop()
@@ -292,7 +282,7 @@ class Node:
         in_use = ""
         while True:
             process = self._process = Process(
-                command, directory=self.path, log=self._directory.log, temporary=self._directory.temporary
+                command, directory=self.path, log=self.path / "mongod.log", temporary=self._directory.temporary
             )
             while process.failure is None and time.monotonic() < deadline:
                 port = self._log.port()

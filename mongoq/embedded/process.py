@@ -79,19 +79,15 @@ class Process:
                     self.failure = ChildProcessError(errno.ECHILD, "no watchdog")
                 *lines, self._unread = (self._unread + news).split(b"\n")
                 for line in lines:
-                    word, _, value = line.decode().partition(" ")
-                    self._learn(word, int(value))
-
-    def _learn(self, word: str, value: int) -> None:
-        if word == "started":
-            self.pid = value
-            # Unlike the pid, a pidfd cannot come to mean another process.
-            with contextlib.suppress(AttributeError, OSError):
-                self._pidfd = os.pidfd_open(value)
-        elif word == "failed":
-            self.failure = OSError(value, os.strerror(value))
-        else:
-            self.failure = value
+                    word, _, text = line.decode().partition(" ")
+                    value = int(text)
+                    if word == "started":
+                        self.pid = value
+                        # Unlike the pid, a pidfd cannot come to mean another process.
+                        with contextlib.suppress(AttributeError, OSError):
+                            self._pidfd = os.pidfd_open(value)
+                    else:
+                        self.failure = OSError(value, os.strerror(value)) if word == "failed" else value
 
     def stop(self) -> None:
         """End mongod and the watchdog, and wait for both. The watchdog removes a temporary directory. Idempotent."""
@@ -136,22 +132,17 @@ class Process:
         if self._pidfd is not None:
             return _readable(self._pidfd, seconds)
         deadline = time.monotonic() + seconds
-        while _exists(cast("int", self.pid)):
+        while True:
+            try:
+                os.kill(cast("int", self.pid), 0)
+            except ProcessLookupError:
+                return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.01)
-        return True
 
 
 def _readable(descriptor: int, seconds: float) -> bool:
     poll = select.poll()  # unlike select.select, not limited to the first 1024 descriptors
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

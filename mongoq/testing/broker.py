@@ -67,7 +67,7 @@ class VirtualBroker(VirtualTime, Broker):
     def close(self) -> None:
         """Refuse further commands. Idempotent; the items of the queues are gone with the broker."""
         super().close()
-        self._server.loop.close()
+        self._server.close()
 
 
 def _collection() -> Any:

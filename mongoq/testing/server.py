@@ -23,7 +23,6 @@ from mongoq.data.rate import Pace
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
-from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.sync import Queue
@@ -74,11 +73,14 @@ class ImmediatePerformer:
 class VirtualDriver(AioDriver):
     """Runs operations by the performer for threads, in the caller's task, so nothing waits."""
 
-    def __init__(self, threads: ThreadDriver) -> None:
-        # Not the parent's __init__: this driver has no client, no loop and no counters of its own.
+    def __init__(self, threads: ThreadDriver, context: BrokerContext) -> None:
+        super().__init__(threads._backend, context, self._flush_nothing)
         self._threads = threads
         self._counter_flush = None
         self._performer: Any = ImmediatePerformer(threads._performer)
+
+    async def _flush_nothing(self) -> None:
+        """Write no counters: those of the driver for threads are written."""
 
     async def run_shielded(self, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation to its end; no task can cancel it, because it never waits."""
@@ -91,11 +93,6 @@ class VirtualDriver(AioDriver):
         return lambda: None
 
     @property
-    def last_outage(self) -> tuple[float, str] | None:
-        """Nothing: a server in memory has no outages."""
-        return None
-
-    @property
     def observer(self) -> Observer | None:
         """Observer of the driver for threads: both brokers of a pair are observed, or none."""
         return self._threads.observer
@@ -104,58 +101,6 @@ class VirtualDriver(AioDriver):
     def observer(self, observer: Observer | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._threads.observer = observer
 
-    @property
-    def primary(self) -> None:
-        """No server: it is all in memory."""
-        return
-
-    @property
-    def sessions(self) -> Sessions:
-        """Sessions of the driver for threads; any use raises an error."""
-        return self._threads.sessions
-
-
-class PrivateLoop:
-    """One loop for all runs, made at the first run, so that objects that a handler keeps between runs stay usable."""
-
-    def __init__(self) -> None:
-        self._runner: asyncio.Runner | None = None
-
-    def check(self, consumers: Iterable[Consumer]) -> None:
-        """Refuse to run coroutine functions in a thread where another loop runs.
-
-        Raises:
-            ArgumentInvalid: a handler is a coroutine function; the message says what to use.
-        """
-        if asyncio._get_running_loop() is None:
-            return
-        for consumer in consumers:
-            if consumer.asynchronous:
-                problem = "is a coroutine function, and the test runs in an event loop already"
-                advice = "await the worker of an AsyncVirtualBroker there"
-                raise ArgumentInvalid("worker", f"the handler of {consumer.name!r} {problem}; {advice}")
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine to its end, in the context of the caller."""
-        if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # no other loop is taken for it
-            # A broker that is never closed would leave its loop open, and Python would warn about it.
-            weakref.finalize(self, _let_go, self._runner, self._runner.get_loop())
-        return self._runner.run(coroutine, context=copy_context())
-
-    def close(self) -> None:
-        """End the loop. Idempotent."""
-        if self._runner is not None:
-            self._runner.close()
-
-
-def _let_go(runner: asyncio.Runner, loop: asyncio.AbstractEventLoop) -> None:
-    """End the loop of a collected broker; another loop may be running in this thread. Idempotent."""
-    if asyncio._get_running_loop() is None:
-        runner.close()
-    else:
-        loop.close()  # without its remaining tasks: a loop cannot run inside another one
-
 
 class VirtualServer(Runner[BrokerContext]):
     """State that the virtual brokers of one collection share with their workers.
@@ -163,7 +108,6 @@ class VirtualServer(Runner[BrokerContext]):
     Attributes:
         clock: clock that stands still until the test moves it.
         driver: driver of handles that are awaited.
-        loop: event loop for coroutine functions that plain tests run.
         running: runs under way: one, unless handlers run handlers or tasks of a test run several.
         paces: paces by which consumers with a ``rate_key`` have put items off, by queue.
         schedules: makes the ticks of schedules.
@@ -172,11 +116,39 @@ class VirtualServer(Runner[BrokerContext]):
     def __init__(self, threads: ThreadDriver, context: BrokerContext, clock: VirtualClock) -> None:
         super().__init__(threads, context)
         self.clock = clock
-        self.driver = VirtualDriver(threads)
-        self.loop = PrivateLoop()
+        self.driver = VirtualDriver(threads, context)
+        self._runner: asyncio.Runner | None = None
         self.running: dict[HandlerCall, Consumer] = {}
         self.paces: dict[str, Pace | None] = {}
         self.schedules = Schedules(threads, context)
+
+    def check_loop(self, consumers: Iterable[Consumer]) -> None:
+        """Refuse to run coroutine functions in a thread where another loop runs.
+
+        Raises:
+            ArgumentInvalid: a handler is a coroutine function; the message says what to use.
+        """
+        for consumer in consumers:
+            if consumer.asynchronous and asyncio._get_running_loop() is not None:
+                problem = "is a coroutine function, and the test runs in an event loop already"
+                advice = "await the worker of an AsyncVirtualBroker there"
+                raise ArgumentInvalid("worker", f"the handler of {consumer.name!r} {problem}; {advice}")
+
+    def run_in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of a plain test to its end, in the context of the caller.
+
+        All run in one loop, made at the first run: objects that a handler keeps between runs stay usable.
+        """
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # no other loop is taken for it
+            # A broker that is never closed would leave its loop open, and Python would warn about it.
+            weakref.finalize(self, self._runner.get_loop().close)
+        return self._runner.run(coroutine, context=copy_context())
+
+    def close(self) -> None:
+        """End the loop. Idempotent."""
+        if self._runner is not None:
+            self._runner.close()
 
     def queue(self, context: QueueContext[Any]) -> Queue[Any]:
         """Return a handle of the same queue here, with the same model and options."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -100,9 +100,6 @@ class NeverIdle(MongoqError):
 
 logger = logging.getLogger("mongoq.testing")
 
-Steps = Generator[Coroutine[Any, Any, Any], Any, list[Result]]
-"""Yields coroutines to await, and receives their results."""
-
 RUN_FAILURES = Exception, SystemExit, asyncio.CancelledError
 """Errors that fail a run. Other errors that a worker handles belong to the test here: Ctrl-C, a timeout,
 ``pytest.fail``.
@@ -112,7 +109,13 @@ RUN_FAILURES = Exception, SystemExit, asyncio.CancelledError
 class VirtualStation:
     """Runs the items of one consumer, one run at a time; the worker's own parts make all decisions."""
 
-    def __init__(self, consumer: Consumer, server: VirtualServer) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        server: VirtualServer,
+        await_coroutine: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]],
+    ) -> None:
+        self._await_coroutine = await_coroutine
         self.consumer = consumer
         self._server = server
         self._queue = server.queue(consumer.queue._context)
@@ -121,12 +124,17 @@ class VirtualStation:
         self._keyed = KeyedRates(consumer, Lock())
         self._claims = self._queue if consumer.claims is None else server.queue(consumer.claims)
 
-    def steps(self, n: int | None) -> Steps:
-        """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready."""
-        claimed = self._claim_within(n or self.consumer.batch or 1)
-        items = [item for item in claimed if self._is_accepted(item)]
-        rest = self.consumer.item_filter and self.consumer.item_filter.rest
-        others = [Result(item, "screened", to=_target_of(rest)) for item in claimed if item not in items]
+    async def run(self, n: int | None) -> list[Result]:
+        """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready.
+
+        It waits for nothing but handlers that are coroutine functions.
+        """
+        screen, items, others = self.consumer.item_filter, [], []
+        for item in self._claim_within(n or self.consumer.batch or 1):
+            if screen is None or self._queue._run(is_kept, screen, item):
+                items.append(item)
+            else:  # it was settled by that
+                others.append(Result(item, "screened", to=_target_of(screen.rest)))
         screened = [*self._refused, *others]
         if not items:
             return screened
@@ -134,7 +142,7 @@ class VirtualStation:
         # Registered, so that advance inside the handler extends the leases of these items.
         self._server.running[run] = self.consumer
         try:
-            return screened + (yield from self._call(run))
+            return screened + await self._call(run)
         except BaseException:  # it ends the test, and is no failure of the item
             self._give_back(items)
             raise
@@ -144,9 +152,10 @@ class VirtualStation:
     def _claim_within(self, n: int) -> list[Item[Any]]:
         """Claim what the rate of the queue allows at the time of the virtual clock."""
         self._refused = []
-        if self.consumer.claims is None:
-            self._queue._run(ensure_ready)  # the settings of the queue, the consumer's limits included
-        pace = None if self.consumer.claims is not None else find_pace(self._context)
+        if self.consumer.claims is not None:
+            return self._claim(n)
+        self._queue._run(ensure_ready)  # the settings of the queue, the consumer's limits included
+        pace = find_pace(self._context)
         paces, name = self._server.paces, self.consumer.name
         if self.consumer.rate_key is not None and paces.setdefault(name, pace) != pace:
             self._queue._run(end_put_offs)
@@ -184,18 +193,13 @@ class VirtualStation:
         item = self._claims.reserve(lease=self.consumer.lease)
         return [] if item is None else [item]
 
-    def _is_accepted(self, item: Item[Any]) -> bool:
-        """Return whether the item's stage takes it; otherwise the item is settled now."""
-        screen = self.consumer.item_filter
-        return screen is None or self._queue._run(is_kept, screen, item)
-
     def _give_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]
         self._queue._run(apply_outcomes, back, self._server.resolve_target)
 
     # --- the run ---------------------------------------------------------------------------------
 
-    def _call(self, run: HandlerCall) -> Steps:
+    async def _call(self, run: HandlerCall) -> list[Result]:
         consumer, items = self.consumer, run.items
         returned: Any = None
         raised: BaseException | None = None
@@ -207,18 +211,26 @@ class VirtualStation:
         run.context = RunContext.current()
         try:
             if refused is None and consumer.asynchronous:
-                returned = yield self._await_handler(run, payload)
+                returned = await self._await_coroutine(self._await_handler(run, payload))
             elif refused is None:
                 returned = run.context.call(consumer.handler, *self._make_arguments(run, payload, Job, self._queue))
             outcomes = refused or run.outcomes
             outcomes = outcomes or run.context.call(consumer.resolver.outcomes, consumer, items, returned)
         except RUN_FAILURES as error:
+            # A handler may raise CancelledError by itself; that fails its run and does not end the test.
+            task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0:
+                raise
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
             raised, outcomes = error, consumer.resolver.failures(consumer, items, error)
             fields = log_fields(items[0], duration=time.monotonic() - run.started)
             logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error), extra=fields)
-        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
+        entries = returned
+        if raised is not None or returned is None or isinstance(returned, BaseException):
+            entries = [None if raised is not None else returned] * len(items)
+        elif consumer.batch is None:
+            entries = [returned]
         self._give_back([item for item, outcome in zip(items, outcomes, strict=True) if isinstance(outcome, Release)])
         return [
             self._settle(item, outcome, entry, raised)
@@ -249,7 +261,16 @@ class VirtualStation:
         apply = apply_outcomes_at_most_once if self.consumer.pops else apply_outcomes
         refusal = self._queue._run(apply, [(item, outcome)], self._server.resolve_target).get(id_key(item.id))
         if refusal is None:
-            return self._make_result(item, outcome, entry, error)
+            if isinstance(outcome, Failed):
+                return self._make_failure(item, outcome, entry)
+            if isinstance(outcome, Later):
+                clock = self._context.broker.clock
+                return Result(item, "later", entry, delay=due_time(clock, outcome.delay, outcome.when) - clock.now())
+            if error is None and isinstance(entry, BaseException):
+                error = entry
+            ending = name_ending(outcome, spent=False)
+            to = self._context.settings.dead if ending == "dead" else _target_of(outcome)
+            return Result(item, RESULTS[ending], entry, error, to=to)
         if _transaction_of(refusal) is not None:
             raise refusal
         if isinstance(refusal, ReservationLost):
@@ -259,24 +280,11 @@ class VirtualStation:
             return self._settle(item, self.consumer.resolver.failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
 
-    def _make_result(
-        self, item: Item[Any], outcome: ResolvedOutcome, entry: Any, raised: BaseException | None
-    ) -> Result:
-        if isinstance(outcome, Failed):
-            if outcome.halts:
-                cause = outcome.error if isinstance(outcome.error, BaseException) else None
-                raise StageStopped(self.consumer.label, item.queue, item.id) from cause
-            return self._make_failure(item, outcome, entry)
-        if isinstance(outcome, Later):
-            clock = self._context.broker.clock
-            return Result(item, "later", entry, delay=due_time(clock, outcome.delay, outcome.when) - clock.now())
-        error = entry if raised is None and isinstance(entry, BaseException) else raised
-        ending = name_ending(outcome, spent=False)
-        to = self._context.settings.dead if ending == "dead" else _target_of(outcome)
-        return Result(item, RESULTS[ending], entry, error, to=to)
-
     def _make_failure(self, item: Item[Any], outcome: Failed, entry: Any) -> Result:
         """Return the result of a failed run: ``"retry"`` or ``"dead"``, as the stored item shows."""
+        if outcome.halts:
+            cause = outcome.error if isinstance(outcome.error, BaseException) else None
+            raise StageStopped(self.consumer.label, item.queue, item.id) from cause
         untyped = replace(self._context, codec=self._context.broker.untyped)
         # Without a model: the payload may not fit it, and only the existence of the item counts.
         if self._server.queue(untyped)._run(read.get, item.id) is None:
@@ -289,24 +297,15 @@ def _target_of(outcome: object) -> str | None:
     return getattr(outcome.to, "name", outcome.to) if isinstance(outcome, Move) else None
 
 
-def _entries(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
-    if isinstance(returned, BaseException):
-        return [returned] * len(items)
-    return returned if consumer.batch is not None else [returned]
-
-
 def _transaction_of(error: BaseException | None) -> TransactionsUnavailable | None:
     """Return the ``TransactionsUnavailable`` of this broker among an error and its causes, or ``None``.
 
     A retry does not help: the test needs a feature that a virtual broker does not have.
     """
     checked: set[int] = set()
-    try:
-        while error is not None and id(error) not in checked:  # errors may be each other's causes
-            if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
-                return error
-            checked.add(id(error))
-            error = error.__context__ if error.__cause__ is None else error.__cause__
-    except BaseException:  # noqa: S110  # attributes of a user's class may raise anything
-        pass
+    while error is not None and id(error) not in checked:  # errors may be each other's causes
+        if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
+            return error
+        checked.add(id(error))
+        error = error.__context__ if error.__cause__ is None else error.__cause__
     return None

@@ -1,12 +1,11 @@
 """The virtual workers: consumers of production, run by hand.
 
-A run is a generator of steps, which the worker for plain tests and the one for tests in an event loop both drive.
+A run is a coroutine. That of a plain test waits for nothing: coroutine functions run in a loop of the broker meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,8 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.consumers import machinery
 from mongoq.sync import Queue
-from mongoq.testing.server import VirtualServer, VirtualTime
-from mongoq.testing.station import NeverIdle, Result, Steps, VirtualStation
+from mongoq.testing.server import VirtualTime
+from mongoq.testing.station import NeverIdle, Result, VirtualStation
 from mongoq.worker import AsyncWorker, Worker
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.hooks import Hook, add_hooks
@@ -96,20 +95,21 @@ class VirtualWorker(_Adopting, Worker):
         super().__init__(broker)
         self._take_over(production, broker)
 
-    def _run_steps(self, steps: Steps) -> list[Result]:
-        self._server.loop.check(self._consumers.values())
-        self._server.schedules.tick()
+    def _complete(self, run: Callable[..., Coroutine[Any, Any, list[Result]]], *args: Any) -> list[Result]:
+        """Run a coroutine to its end, without a running event loop."""
+        server = self._server
+        server.check_loop(self._consumers.values())
+        server.schedules.tick()
+
+        async def await_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+            return server.run_in_loop(coroutine)
+
+        stations = {name: VirtualStation(each, server, await_coroutine) for name, each in self._hooked().items()}
         try:
-            coroutine = next(steps)
-            while True:
-                try:
-                    reply = self._server.loop.run(coroutine)
-                except BaseException as error:
-                    coroutine = steps.throw(error)
-                else:
-                    coroutine = steps.send(reply)
+            run(stations, *args).send(None)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+        raise AssertionError("a run without an event loop waits for something")
 
     def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return its result; ``None`` when no item is ready.
@@ -123,7 +123,7 @@ class VirtualWorker(_Adopting, Worker):
             ArgumentInvalid: the queue has no consumer; or a handler is a coroutine function, and the test runs in an
                 event loop already: await the worker of an ``AsyncVirtualBroker`` there.
         """
-        results = self._run_steps(_run_up_to(1, queue, self._hooked(), self._server))
+        results = self._complete(_run_up_to, queue, 1)
         return results[0] if results else None
 
     def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -135,7 +135,7 @@ class VirtualWorker(_Adopting, Worker):
         Raises:
             ArgumentInvalid: as for ``run_one``.
         """
-        return self._run_steps(_run_up_to(None, queue, self._hooked(), self._server))
+        return self._complete(_run_up_to, queue, None)
 
     def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready in any; returns the results of the items, in order.
@@ -150,7 +150,7 @@ class VirtualWorker(_Adopting, Worker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1; or as for ``run_one``.
         """
-        return self._run_steps(_run_until_idle(limit, self._hooked(), self._server))
+        return self._complete(_run_until_idle, limit)
 
 
 class AsyncVirtualWorker(_Adopting, AsyncWorker):
@@ -163,25 +163,14 @@ class AsyncVirtualWorker(_Adopting, AsyncWorker):
         super().__init__(broker)
         self._take_over(production, broker)
 
-    async def _run_steps(self, steps: Steps) -> list[Result]:
-        """Run all steps; a cancelled test releases its running items."""
+    def _stations(self) -> dict[str, VirtualStation]:
+        """Make the ticks that are due, and return the stations of a run in the running event loop."""
         self._server.schedules.tick()
-        try:
-            coroutine = next(steps)
-            while True:
-                try:
-                    reply = await coroutine
-                except BaseException as error:
-                    task = asyncio.current_task()
-                    # A handler may raise CancelledError by itself; that fails its run and does not end the test.
-                    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0:
-                        steps.close()
-                        raise
-                    coroutine = steps.throw(error)
-                else:
-                    coroutine = steps.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+
+        async def await_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+            return await coroutine
+
+        return {name: VirtualStation(each, self._server, await_coroutine) for name, each in self._hooked().items()}
 
     async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return its result, as ``VirtualWorker.run_one`` does.
@@ -189,7 +178,7 @@ class AsyncVirtualWorker(_Adopting, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        results = await self._run_steps(_run_up_to(1, queue, self._hooked(), self._server))
+        results = await _run_up_to(self._stations(), queue, 1)
         return results[0] if results else None
 
     async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -198,7 +187,7 @@ class AsyncVirtualWorker(_Adopting, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        return await self._run_steps(_run_up_to(None, queue, self._hooked(), self._server))
+        return await _run_up_to(self._stations(), queue, None)
 
     async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
@@ -207,28 +196,27 @@ class AsyncVirtualWorker(_Adopting, AsyncWorker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
-        return await self._run_steps(_run_until_idle(limit, self._hooked(), self._server))
+        return await _run_until_idle(self._stations(), limit)
 
 
-def _run_up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
+async def _run_up_to(stations: Mapping[str, VirtualStation], queue: Any, n: int | None) -> list[Result]:
     """Run up to ``n`` items of a queue, or a batch."""
     name = queue.name if isinstance(queue, Queue | AsyncQueue) else queue
-    if name not in consumers:
-        there = ", ".join(map(repr, consumers)) or "none"
+    if name not in stations:
+        there = ", ".join(map(repr, stations)) or "none"
         raise ArgumentInvalid("queue", f"{name!r} has no consumer in this worker; there is {there}")
-    return (yield from VirtualStation(consumers[name], server).steps(n))
+    return await stations[name].run(n)
 
 
-def _run_until_idle(limit: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
+async def _run_until_idle(stations: Mapping[str, VirtualStation], limit: Any) -> list[Result]:
     """Run queue by queue, and again from the first as long as an item has run."""
     most = count(limit, "limit")
-    stations = [VirtualStation(consumer, server) for consumer in consumers.values()]
     results: list[Result] = []
     runs = before = 0
     while True:
-        for station in stations:
+        for station in stations.values():
             # Each queue until it is empty, so that results come in an order that tests can rely on.
-            while came := (yield from station.steps(None)):
+            while came := await station.run(None):
                 results += came
                 runs += 1
                 if runs > most:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from mongoq.cli.base.connection import with_broker, with_options
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.base.output import Output, printable, progress
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED, Output, printable, progress
 from mongoq.core.history.query import BoundedCount
 from mongoq.sync import Broker
 from mongoq.sync.contents import ItemSelection
@@ -117,20 +116,16 @@ class Change:
             raise click.UsageError(
                 f"this would {printable(sentence, keep='')}; add --yes to do it, or --dry-run to see it"
             )
-        if code := _ask(printable(f"{sentence[:1].upper()}{sentence[1:]}?", keep="")):
-            self.output.note("nothing was changed")
-            raise click.exceptions.Exit(code)
-        return True
-
-
-def _ask(question: str) -> int:
-    """Ask a question, and return the exit code of the command: 0 if the person agrees."""
-    try:
-        return 0 if click.confirm(question, err=True) else OPERATION_FAILED
-    except click.Abort as abort:
-        click.echo(err=True)  # the question stands there without a line break
-        # click raises the same error at the end of the input.
-        return INTERRUPTED if isinstance(abort.__context__, KeyboardInterrupt) else OPERATION_FAILED
+        code = OPERATION_FAILED
+        try:
+            if click.confirm(printable(f"{sentence[:1].upper()}{sentence[1:]}?", keep=""), err=True):
+                return True
+        except click.Abort as abort:
+            click.echo(err=True)  # the question stands there without a line break
+            if isinstance(abort.__context__, KeyboardInterrupt):  # click raises the same error at the end of the input
+                code = INTERRUPTED
+        self.output.note("nothing was changed")
+        raise click.exceptions.Exit(code)
 
 
 def count_items(selection: ItemSelection[Any], limit: int = COUNT_LIMIT, *, free: bool = False) -> BoundedCount:

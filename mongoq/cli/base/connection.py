@@ -74,17 +74,15 @@ def with_broker(function: F) -> F:
     def command(*args: Any, **options: Any) -> Any:
         place = {name: options.pop(name) for name in SETTINGS}
         with connect(**place) as broker:
-            times = {name: _at(value, broker) for name, value in options.items() if isinstance(value, Ago)}
-            return function(*args, broker=broker, **{**options, **times})
+            for name, value in options.items():
+                if isinstance(value, Ago):
+                    try:
+                        options[name] = broker.inspect().now() - value.length
+                    except OverflowError:
+                        options[name] = datetime.min.replace(tzinfo=UTC)
+            return function(*args, broker=broker, **options)
 
     return with_connection(with_json(command))  # type: ignore[return-value]
-
-
-def _at(ago: Ago, broker: Broker) -> datetime:
-    try:
-        return broker.inspect().now() - ago.length
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
 
 
 def connect(*, timeout: float = TIMEOUT_SECONDS, **place: str | None) -> Broker:
@@ -126,19 +124,17 @@ def read_place(**given: str | None) -> dict[str, str]:
 
 def refuse_shown_password(uri: str | None) -> None:
     """Raise ``click.UsageError`` if the command line shows a password to every user of the machine."""
-    shown = click.get_current_context().get_parameter_source("uri") is click.core.ParameterSource.COMMANDLINE
-    if uri and shown and _has_password(uri):
+    source = click.get_current_context().get_parameter_source("uri")
+    if not uri or source is not click.core.ParameterSource.COMMANDLINE:
+        return
+    # Without urlsplit: it refuses some addresses, and a password that is not escaped may hold any character.
+    login, at, _ = (uri.partition("://")[2] or uri).rpartition("@")
+    options = uri.partition("?")[2].lower()
+    if (at and ":" in login) or any(secret in options for secret in SECRET_OPTIONS):
         raise click.UsageError(
             "--uri with a password would show it in the list of processes; put the connection string into the "
             "variable MONGOQ_URI"
         )
-
-
-def _has_password(uri: str) -> bool:
-    # Without urlsplit: it refuses some addresses, and a password that is not escaped may hold any character.
-    login, at, _ = (uri.partition("://")[2] or uri).rpartition("@")
-    options = uri.partition("?")[2].lower()
-    return (bool(at) and ":" in login) or any(secret in options for secret in SECRET_OPTIONS)
 
 
 def _read_project() -> dict[str, str]:
@@ -164,7 +160,7 @@ def _read_project() -> dict[str, str]:
         table = table.get(name, {})
         if not isinstance(table, dict):
             raise click.UsageError(f"{path}: {name} is to be a table, [tool.mongoq]")
-    if table and _is_foreign(path):
+    if table and hasattr(os, "geteuid") and path.stat().st_uid not in (0, os.geteuid()):
         raise click.UsageError(
             f"{path} belongs to another user, who would decide where this command works: run it in another folder, or "
             "make the file yours"
@@ -173,7 +169,3 @@ def _read_project() -> dict[str, str]:
     if unknown:
         raise click.UsageError(f"[tool.mongoq] in {path} takes {', '.join(SETTINGS)}, and not {', '.join(unknown)}")
     return {name: str(value) for name, value in table.items()}
-
-
-def _is_foreign(path: Path) -> bool:
-    return hasattr(os, "geteuid") and path.stat().st_uid not in (0, os.geteuid())

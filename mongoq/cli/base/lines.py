@@ -23,17 +23,7 @@ Line = tuple[int, bytes]
 
 
 class LineInvalid(MongoqError):
-    """A line that cannot be used.
-
-    Attributes:
-        number: number of the line.
-        problem: what is wrong with it.
-    """
-
-    def __init__(self, number: int, problem: str, state: str = "") -> None:
-        super().__init__(f"line {number}: {problem}" + (f"; {state}" if state else ""))
-        self.number = number
-        self.problem = problem
+    """A line that cannot be used; the message has its number."""
 
 
 def read_line(text: bytes) -> Any:
@@ -64,18 +54,14 @@ def read_lines(stream: Any) -> Iterator[list[Line]]:
             parts.append(chunk)
             length += len(chunk)
             if length > MAX_LINE_BYTES:
-                raise LineInvalid(number + 1, f"longer than {MAX_LINE_BYTES:,} bytes")
+                raise LineInvalid(f"line {number + 1}: longer than {MAX_LINE_BYTES:,} bytes")
             continue
         lines = b"".join((*parts, head)).split(b"\n")
-        yield _number_lines(lines, number)
+        yield [(place, line) for place, line in enumerate(lines, number + 1) if line.strip()]
         number += len(lines)
         parts, length = [tail], len(tail)
-    if last := _number_lines([b"".join(parts)], number):
-        yield last
-
-
-def _number_lines(lines: list[bytes], before: int) -> list[Line]:
-    return [(number, line) for number, line in enumerate(lines, before + 1) if line.strip()]
+    if (last := b"".join(parts)).strip():
+        yield [(number + 1, last)]
 
 
 class LineSender:
@@ -84,32 +70,25 @@ class LineSender:
     Attributes:
         output: output of the command.
         dry_run: True to check the lines alone.
-        has_begun: True once a batch may have been sent.
-        verb: what happens to the lines, such as "pushed".
         batch: lines that are sent at a time, at most.
     """
 
-    verb: str
     batch = 1_000
 
     def __init__(self, output: Output, *, dry_run: bool) -> None:
         self.output = output
         self.dry_run = dry_run
-        self.has_begun = False
 
     def parse(self, text: bytes) -> Any:
-        """Return the value of a line."""
-        return read_line(text)
+        """Return the item of a line.
 
-    def check(self, item: Any) -> None:
-        """Raise ``ArgumentInvalid`` for a value that is no item."""
+        Raises:
+            ArgumentInvalid, ValueError, InvalidBSON: it has none that can be stored.
+        """
         raise NotImplementedError
 
     def send(self, items: list[Any], numbers: list[int]) -> None:
-        """Send items, whose lines have these numbers; ``ArgumentInvalid`` if one of them cannot be sent, and none is.
-
-        In a dry run, they are only checked.
-        """
+        """Send the items of the lines with these numbers."""
         raise NotImplementedError
 
     def state(self) -> str:
@@ -127,40 +106,21 @@ class LineSender:
             LineInvalid: a line is no item; the lines before it are sent, and no others.
         """
         try:
-            with progress(prints=prints) as show:
+            with self.output.explaining(lambda: self.state() + self.hint()), progress(prints=prints) as show:
                 for lines in read_lines(stream):
                     for start in range(0, len(lines), self.batch):
-                        self._send_lines(lines[start : start + self.batch])
+                        items: dict[int, Any] = {}
+                        bad: LineInvalid | None = None
+                        for number, text in lines[start : start + self.batch]:
+                            try:
+                                items[number] = self.parse(text)
+                            except (ValueError, InvalidBSON, ArgumentInvalid) as error:
+                                bad = LineInvalid(f"line {number}: {error}")
+                                break
+                        if items:
+                            self.send(list(items.values()), list(items))
+                        if bad is not None:
+                            raise bad
                         show(lines[-1][0])
         except LineInvalid as invalid:
-            raise LineInvalid(invalid.number, invalid.problem, self.state()) from None
-        except KeyboardInterrupt:
-            did = f"; {self.state()}{self.hint()}" if self.has_begun else f": nothing was {self.verb}"
-            self.output.note(f"stopped{did}")
-            raise
-
-    def _send_lines(self, lines: list[Line]) -> None:
-        self.has_begun = self.has_begun or not self.dry_run
-        items, numbers = [], []
-        bad: LineInvalid | None = None
-        for number, text in lines:
-            try:
-                items.append(self.parse(text))
-            except (ValueError, InvalidBSON) as error:
-                bad = LineInvalid(number, str(error))
-                break
-            numbers.append(number)
-        try:
-            if items:
-                self.send(items, numbers)
-        except ArgumentInvalid:
-            for place, item in enumerate(items):
-                try:
-                    self.check(item)
-                except ArgumentInvalid as invalid:
-                    if place:
-                        self.send(items[:place], numbers[:place])
-                    raise LineInvalid(numbers[place], str(invalid)) from None
-            raise
-        if bad is not None:
-            raise bad
+            raise LineInvalid(f"{invalid}; {self.state()}") from None

@@ -16,10 +16,8 @@ from mongoq.cli.base.output import printable
 FIELD_PREFIX = "mongoq_"
 """Beginning of the attributes that mongoq adds to its records, such as ``mongoq_queue``."""
 log_options = with_options(
-    click.option(
-        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-    ),
-    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
+    click.option("--log-format", type=click.Choice(["text", "json"]), default="text"),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -19,10 +20,9 @@ from mongoq.cli.base.arguments import (
 )
 from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker, with_options
-from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Output, cell, progress
-from mongoq.cli.change.deletion import INTERRUPTED_DELETION
-from mongoq.cli.change.replay import report, target_text
+from mongoq.cli.base.output import OPERATION_FAILED, Output, cell, progress
+from mongoq.cli.change.queue import INTERRUPTED_DELETION
+from mongoq.cli.change.replay import follow, report, target_text
 from mongoq.core.settle.settle import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.data.copies import Replayed
 from mongoq.data.encoding.extended_json import json_text
@@ -108,7 +108,14 @@ def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any)
         found = chosen.read(limit)
         columns = ("id", "died", "queue", "stage", "holds", "reason", "error", "message")
         holds = broker.inspect().holders(found)
-        rows = [_row(letter, is_holding=is_holding) for letter, is_holding in zip(found, holds, strict=True)]
+        rows = []
+        for letter, is_holding in zip(found, holds, strict=True):
+            row: dict[str, Any] = {"id": letter.id, "holds": letter.sequence if is_holding else None}
+            if (origin := letter.origin) is not None:
+                row |= {"died": origin.at, "queue": origin.queue, "stage": origin.stage, "reason": origin.reason}
+            if letter.error is not None:
+                row |= {"error": letter.error.type, "message": letter.error.message}
+            rows.append(dict.fromkeys(columns) | row)
     if output.as_json:  # ids and times are strings, so that scripts can pass them on
         rows = list(map(to_plain, rows))
     optional, empty = ["stage", "holds"], chosen.describe_nothing()
@@ -119,20 +126,6 @@ def list_letters(*, group: bool, broker: Broker, output: Output, **options: Any)
         output.note(f"the {MAX_GROUPS} largest groups; there may be more")
     if not group and len(rows) == limit and chosen.limit is None and not output.as_json:
         output.note(f"the first {limit}; --limit shows more, --group shows counts")
-
-
-def _row(letter: Item[Any], *, is_holding: bool) -> dict[str, Any]:
-    origin, failure = letter.origin, letter.error
-    return {
-        "id": letter.id,
-        "died": None if origin is None else origin.at,
-        "queue": None if origin is None else origin.queue,
-        "stage": None if origin is None else origin.stage,
-        "holds": letter.sequence if is_holding else None,
-        "reason": None if origin is None else origin.reason,
-        "error": None if failure is None else failure.type,
-        "message": None if failure is None else failure.message,
-    }
 
 
 @dead.command()
@@ -223,18 +216,13 @@ def _send(chosen: Letters, change: Change, *, to: str | None) -> None:
         return
     done = Replayed()
 
-    def note(so_far: Replayed) -> None:
-        nonlocal done
-        done = so_far
-        show(done.pushed)
-
-    def explain() -> str:
+    def explain(done: Replayed) -> str:
         sent = f"{amount(done.pushed, 'letter')} sent, and maybe up to {SENT_TOGETHER:,} more"
         return f"{sent}; the others are still in {letters.name}"
 
     if not change.is_empty:
-        with progress() as show, change.output.explaining(explain):
-            done = letters.replay(**chosen.filters, to=to, limit=change.limit, as_of=change.as_of, progress=note)
+        options = {"to": to, "limit": change.limit, "as_of": change.as_of, **chosen.filters}
+        done = follow(change.output, partial(letters.replay, **options), explain)
     elif chosen.ids:  # nothing can go: say what has become of these letters
         there = {letter.id for letter in chosen.selection.read(len(chosen.ids))}
         missing = tuple(id for id in dict.fromkeys(chosen.ids) if id not in there)

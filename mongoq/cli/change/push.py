@@ -11,7 +11,7 @@ import click
 from mongoq.cli.base.arguments import DURATION, MOMENT, examples, queue_argument
 from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import new_queue_text, with_broker
-from mongoq.cli.base.lines import LineSender
+from mongoq.cli.base.lines import LineSender, read_line
 from mongoq.cli.base.output import Output, discard_stdout, printable
 from mongoq.data.arguments import PRIORITIES
 from mongoq.data.encoding.extended_json import read_json
@@ -48,11 +48,7 @@ def parse_headers(_context: click.Context, _parameter: click.Parameter, values: 
 @click.option("--when", type=MOMENT, help="Time before which they are not claimed, such as 2026-11-26T14:30:00Z.")
 @click.option("--expires", type=DURATION, help="Time by which they must be started, or they do not run, such as 10m.")
 @click.option(
-    "--priority",
-    type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
-    default=0,
-    show_default=True,
-    help="From -100, first, to 100, last.",
+    "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=0, help="From -100, first, to 100, last."
 )
 @click.option("--key", help="At most one live item of the queue has this key; for one item only.")
 @click.option("--sequence", help="The queue hands out items with the same sequence one at a time, in their order.")
@@ -80,7 +76,18 @@ def push(
         except ValueError as error:
             raise click.UsageError(printable(f"the item is {error}")) from None
         if not dry_run:
-            _push_one(handle, payload, key, options, output, suffix=suffix)
+            pushed = True
+            try:
+                id = handle.push(payload, key=key, on_duplicate="keep" if key is None else "raise", **options)
+            except DuplicateItem as duplicate:
+                if duplicate.item_id is None:
+                    raise
+                id, pushed = duplicate.item_id, False
+            output.result({"id": str(id), "queue": queue, "pushed": pushed, "new_queue": bool(suffix)}, str(id))
+            if pushed and not output.as_json:
+                output.note(f"pushed 1 item to {queue}{suffix}")
+            elif not output.as_json:
+                output.note(f"pushed nothing: a live item of {queue} has the key {key!r}; this is its id")
             return
         handle.check_push([payload])
         number = 0 if key is not None and broker.inspect().has_key(queue, key) else 1
@@ -99,23 +106,6 @@ def push(
     output.result({"would": change, "count": number, "new_queue": bool(suffix)}, f"would {change}")
 
 
-def _push_one(
-    handle: Queue[Any], payload: Any, key: str | None, options: dict[str, Any], output: Output, *, suffix: str
-) -> None:
-    pushed = True
-    try:
-        id = handle.push(payload, key=key, on_duplicate="keep" if key is None else "raise", **options)
-    except DuplicateItem as duplicate:
-        if duplicate.item_id is None:
-            raise
-        id, pushed = duplicate.item_id, False
-    output.result({"id": str(id), "queue": handle.name, "pushed": pushed, "new_queue": bool(suffix)}, str(id))
-    if pushed and not output.as_json:
-        output.note(f"pushed 1 item to {handle.name}{suffix}")
-    elif not output.as_json:
-        output.note(f"pushed nothing: a live item of {handle.name} has the key {key!r}; this is its id")
-
-
 class LinePusher(LineSender):
     """Pushes the lines of a stream, and prints the id of each item once it is pushed.
 
@@ -124,7 +114,6 @@ class LinePusher(LineSender):
         last_line: number of the last line that was pushed; 0 before.
     """
 
-    verb = "pushed"
     batch = 10_000
 
     def __init__(self, handle: Queue[Any], options: dict[str, Any], output: Output, *, dry_run: bool) -> None:
@@ -133,9 +122,11 @@ class LinePusher(LineSender):
         self._handle = handle
         self._options = options
 
-    def check(self, item: Any) -> None:
-        """Raise ``ArgumentInvalid`` for a payload that cannot be stored."""
-        self._handle.check_push([item])
+    def parse(self, text: bytes) -> Any:
+        """Return the payload of a line."""
+        payload = read_line(text)
+        self._handle.check_push([payload])
+        return payload
 
     def state(self) -> str:
         """Return how many items were pushed."""
@@ -148,18 +139,17 @@ class LinePusher(LineSender):
 
     def send(self, items: list[Any], numbers: list[int]) -> None:
         """Push the items of lines, and print their ids."""
-        span = f"lines {numbers[0]:,} to {numbers[-1]:,}"
         if self.dry_run:
-            self._handle.check_push(items)
             self.pushed += len(items)
             return
+        span = f"lines {numbers[0]:,} to {numbers[-1]:,}"
+        incomplete: BatchIncomplete | None = None
+        lines: Sequence[int | None] = numbers
         try:
-            ids = self._handle.push_many(items, **self._options)
-        except BatchIncomplete as incomplete:
-            self.pushed += len(incomplete.done)
-            self._print(incomplete.done, [None] * len(incomplete.done))
-            self.output.note(f"{amount(self.pushed)} pushed; of {span}, {len(incomplete.failed):,} may be missing")
-            raise
+            ids: Sequence[Any] = self._handle.push_many(items, **self._options)
+        except BatchIncomplete as error:
+            incomplete, ids = error, error.done
+            lines = [None] * len(ids)
         except ArgumentInvalid:
             # Nothing of these lines was sent.
             raise
@@ -168,13 +158,13 @@ class LinePusher(LineSender):
             raise
         # Before the ids are printed: the message after Ctrl-C knows all of them.
         self.pushed += len(ids)
-        self.last_line = numbers[-1]
-        self._print(ids, numbers)
-
-    def _print(self, ids: Sequence[Any], numbers: Sequence[int | None]) -> None:
+        self.last_line = numbers[-1] if incomplete is None else self.last_line
         try:
-            for id, number in zip(ids, numbers, strict=True):
+            for id, number in zip(ids, lines, strict=True):
                 self.output.result({"id": str(id), "line": number}, str(id))
         except BrokenPipeError:
             # The reader wants no more ids, such as ``head -1``; the lines that follow are pushed all the same.
             discard_stdout()
+        if incomplete is not None:
+            self.output.note(f"{amount(self.pushed)} pushed; of {span}, {len(incomplete.failed):,} may be missing")
+            raise incomplete

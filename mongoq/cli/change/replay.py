@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -11,8 +12,7 @@ from bson import ObjectId
 from mongoq.cli.base.arguments import COUNT, MOMENT, OBJECT_ID, QUEUE, examples, queue_argument, where_option
 from mongoq.cli.base.changes import CLOCK_MARGIN, Change, amount, with_change
 from mongoq.cli.base.connection import new_queue_text
-from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Output, progress
+from mongoq.cli.base.output import OPERATION_FAILED, Output, progress
 from mongoq.core.history.query import BoundedCount
 from mongoq.data.clock import MILLISECOND
 from mongoq.data.copies import Replayed
@@ -33,7 +33,7 @@ from mongoq.sync import Broker
 @where_option
 @click.option("--to", type=QUEUE, help="Queue of the copies; by default the same queue.")
 @click.option("--limit", type=COUNT, help="Items, at most, the oldest first.")
-@click.option("--label", default="", help="Name of this replay: with another one, the same items are copied again.")
+@click.option("--label", help="Name of this replay: with another one, the same items are copied again.")
 @with_change
 def replay(
     *,
@@ -41,7 +41,7 @@ def replay(
     ids: Sequence[ObjectId],
     to: str | None,
     limit: int | None,
-    label: str,
+    label: str | None,
     change: Change,
     **chosen: Any,
 ) -> None:
@@ -66,27 +66,14 @@ def replay(
         if not change.allows_counted(f"push copies of {amount(counted)} of {queue} {where_to}"):
             return
 
-    def note(far: Replayed) -> None:
-        nonlocal so_far
-        so_far = far
-        show(far.found)
-
-    def explain() -> str:
+    def explain(done: Replayed) -> str:
         if change.dry_run:
             return "nothing was pushed"
-        return f"{amount(so_far.pushed)} pushed, and maybe a batch under way; the same command goes on"
+        return f"{amount(done.pushed)} pushed, and maybe a batch under way; the same command goes on"
 
     if change.dry_run or not change.is_empty:
-        with progress() as show, output.explaining(explain):
-            so_far = handle.replay(
-                ids=list(ids) or None,
-                **chosen,
-                to=to,
-                limit=limit,
-                label=label,
-                dry_run=change.dry_run,
-                progress=note,
-            )
+        options = {"to": to, "limit": limit, "label": label or "", "dry_run": change.dry_run, **chosen}
+        so_far = follow(output, partial(handle.replay, ids=list(ids) or None, **options), explain)
     if not so_far.found and (hint := inspection.explain_no_history(queue)) is not None:
         output.note(hint)
     before = f"; {so_far.already:,} were pushed before" if so_far.already else ""
@@ -104,6 +91,19 @@ def replay(
 def target_text(broker: Broker, to: str) -> str:
     """Return the target of a change; a queue that is new may be a misspelt one."""
     return f"to {to}" if broker.inspect().is_known(to) else f"to {to}{new_queue_text(broker)}"
+
+
+def follow(output: Output, run: Callable[..., Replayed], explain: Callable[[Replayed], str]) -> Replayed:
+    """Run a replay, show its progress, and explain after Ctrl-C how far it came."""
+    done = Replayed()
+
+    def note(so_far: Replayed) -> None:
+        nonlocal done
+        done = so_far
+        show(done.found)
+
+    with progress() as show, output.explaining(lambda: explain(done)):
+        return run(progress=note)
 
 
 def report(

@@ -11,8 +11,8 @@ from mongoq.cli.base.arguments import DURATION, examples
 from mongoq.cli.base.changes import Change, amount, with_change
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
-from mongoq.cli.change.settings import print_paused
-from mongoq.data.schedule.definition import ScheduleRecord, check_unseen
+from mongoq.cli.change.queue import print_paused
+from mongoq.data.schedule.definition import check_unseen
 from mongoq.sync import Broker
 
 COLUMNS = ("schedule", "what", "queue", "next", "local", "last", "note")
@@ -46,15 +46,16 @@ def schedules() -> None:
 def list_schedules(broker: Broker, output: Output) -> None:
     """Show all schedules, with their next and last ticks, and what is odd about them."""
     records = broker.schedules()
-    rows = [record.to_document() if output.as_json else _row(record) for record in records]
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        if output.as_json:
+            rows.append(record.to_document())
+            continue
+        row: dict[str, Any] = {"schedule": record.name, "what": record.what, "queue": record.queue}
+        local = None if record.next_local is None else record.next_local.isoformat(timespec="seconds")
+        row |= {"next": OVER if record.is_over else record.next, "local": local, "last": record.last}
+        rows.append({**row, "note": "; ".join(record.notes)})
     output.table(COLUMNS, rows, empty=f"there are no schedules in {broker.namespace}", optional=("local", "note"))
-
-
-def _row(record: ScheduleRecord) -> dict[str, Any]:
-    row: dict[str, Any] = {"schedule": record.name, "what": record.what, "queue": record.queue}
-    local = None if record.next_local is None else record.next_local.isoformat(timespec="seconds")
-    row |= {"next": OVER if record.is_over else record.next, "local": local, "last": record.last}
-    return {**row, "note": "; ".join(record.notes)}
 
 
 @schedules.command("pause")
@@ -111,11 +112,7 @@ def remove_schedule(*, name: str, change: Change) -> None:
 
 @schedules.command("prune")
 @click.option(
-    "--unseen",
-    type=DURATION,
-    default=UNSEEN,
-    show_default=True,
-    help="Time since which no running code has had them, such as 7d.",
+    "--unseen", type=DURATION, default=UNSEEN, help="Time since which no running code has had them, such as 7d."
 )
 @with_change
 def prune_schedules(*, unseen: timedelta, change: Change) -> None:

@@ -21,9 +21,8 @@ from bson.codec_options import DatetimeConversion
 from mongoq.cli.base.arguments import examples, queue_argument, where_option
 from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import new_queue_text, with_broker
-from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.lines import LineSender, read_line
-from mongoq.cli.base.output import Output, discard_stdout, progress
+from mongoq.cli.base.output import OPERATION_FAILED, Output, discard_stdout, progress
 from mongoq.core.history.transfer import ImportResult
 from mongoq.data.encoding.codec import Encoding, codec_options
 from mongoq.data.encoding.extended_json import read_json
@@ -122,7 +121,14 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-                _give_name(part, path)
+                try:
+                    path.hardlink_to(part)  # the one way to rename that replaces nothing
+                except FileExistsError:
+                    raise
+                except OSError:  # the file system has no links
+                    if path.exists():
+                        raise FileExistsError(str(path)) from None
+                    part.replace(path)
             finally:
                 part.unlink(missing_ok=True)
     except FileExistsError:
@@ -131,22 +137,6 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
         ) from None
     except OSError as error:
         raise MongoqError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _give_name(part: Path, path: Path) -> None:
-    """Rename a file, but over no other one.
-
-    Raises:
-        FileExistsError: there is a file with the new name.
-    """
-    try:
-        path.hardlink_to(part)  # the one way to rename that replaces nothing
-    except FileExistsError:
-        raise
-    except OSError:  # the file system has no links
-        if path.exists():
-            raise FileExistsError(str(path)) from None
-        part.replace(path)
 
 
 def make_line(fields: Mapping[str, Any]) -> str:
@@ -221,8 +211,6 @@ class Importer(LineSender):
         result: result of the imports so far; in a dry run, of the checks.
     """
 
-    verb = "imported"
-
     def __init__(self, handle: Queue[Any], output: Output, *, dry_run: bool) -> None:
         super().__init__(output, dry_run=dry_run)
         self.result = ImportResult()
@@ -233,11 +221,8 @@ class Importer(LineSender):
         fields = read_line(text)
         if isinstance(fields, dict) and list(fields) == [BSON_NAME] and isinstance(fields[BSON_NAME], bytes):
             fields = ENCODING.decode_many([bytes(fields[BSON_NAME])])[0]
+        self._handle.check_import([fields])
         return fields
-
-    def check(self, item: Any) -> None:
-        """Raise ``ArgumentInvalid`` for a value that is no exported item."""
-        self._handle.check_import([item])
 
     def state(self) -> str:
         """Return how many items were imported."""

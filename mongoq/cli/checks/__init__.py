@@ -1,4 +1,4 @@
 """Commands that check: ``doctor``, ``health``, and the rights of a ``role``.
 
-Start reading in ``doctor``, which has the checks of queues; those of the server are in ``server_checks``.
+Start reading in ``doctor``, which has all checks.
 """

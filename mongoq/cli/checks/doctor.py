@@ -1,40 +1,29 @@
-"""Command ``mongoq doctor``: one line for each check, which is ok or says what to do."""
+"""Commands ``mongoq doctor``: one line for each check, which is ok or says what to do; and ``health``, for probes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
-from functools import cache, partial
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import click
-from pymongo.errors import OperationFailure
+from pymongo.errors import InvalidOperation, OperationFailure
 
 from mongoq.cli.base.arguments import DURATION
 from mongoq.cli.base.changes import amount
-from mongoq.cli.base.connection import connect, with_connection, with_json
-from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Output
-from mongoq.cli.checks.role import ROLES
-from mongoq.cli.checks.server_checks import (
-    Finding,
-    Server,
-    check_cache,
-    check_clock,
-    check_history_window,
-    check_index_use,
-    check_indexes,
-    check_replica_set,
-    check_reply,
-    check_rights,
-    check_schema,
-    check_version,
-    check_write_concern,
-)
+from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, with_connection, with_json
+from mongoq.cli.base.output import OPERATION_FAILED, Output
+from mongoq.cli.checks.role import ROLE_ACTIONS, ROLE_WORK, ROLES
+from mongoq.core.base.bootstrap import MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
 from mongoq.core.coordination.heartbeats import WorkerRecord
 from mongoq.core.history.query import BoundedCount
 from mongoq.core.insight import QueueInsight
 from mongoq.data.encoding.extended_json import duration_text
+from mongoq.data.health import Health
+from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES
 from mongoq.data.schedule.definition import ScheduleRecord
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
@@ -47,25 +36,26 @@ SHOWN = 5
 """Queues or workers that a line names, at most."""
 UNATTENDED = timedelta(minutes=1)
 """Time after which a due item of a queue without consumer counts as forgotten."""
+OLDEST_SERVER = (6, 0)
+MAX_CLOCK_DIFFERENCE = timedelta(seconds=1)
+MAX_HISTORY_WINDOW_SECONDS = 300
+"""Seconds for which the server keeps deleted entries of indexes, its default; claims walk over them."""
+MAX_INDEX_SHARE = 0.5
+"""Part of the cache that the indexes may take; what they push out is read from disk."""
+REPLY_SAMPLES = 5
+MAX_CHECK_MILLISECONDS = 5_000
+"""Time that the search for an item may take."""
+NAMESPACE_NOT_FOUND_CODE = 26
+"""Error code of the server for a collection that does not exist."""
 
 
 @click.command()
 @with_connection
 @with_json
 @click.option(
-    "--max-age",
-    type=DURATION,
-    default=MAX_AGE,
-    show_default=True,
-    help="Time that the first due item of a queue may wait, such as 15m.",
+    "--max-age", type=DURATION, default=MAX_AGE, help="Time that the first due item of a queue may wait, such as 15m."
 )
-@click.option(
-    "--role",
-    type=click.Choice(ROLES),
-    default="worker",
-    show_default=True,
-    help="Role whose rights the user is to have.",
-)
+@click.option("--role", type=click.Choice(ROLES), default="worker", help="Role whose rights the user is to have.")
 @click.option("--spark", is_flag=True, help="Check Spark and Java too.")
 def doctor(*, max_age: timedelta, role: str, spark: bool, output: Output, **place: Any) -> None:
     """Check server, collection and queues, and say what to do.
@@ -80,9 +70,7 @@ def doctor(*, max_age: timedelta, role: str, spark: bool, output: Output, **plac
         found += finding.state == "problem"
         advice = f": {finding.advice}" if finding.advice else ""
         text = f"{finding.state:<8} {check:<17} {finding.detail}{advice}"
-        output.result(
-            {"check": check, "state": finding.state, "detail": finding.detail, "advice": finding.advice}, text
-        )
+        output.result({"check": check, **asdict(finding)}, text)
 
     try:
         with connect(**place) as broker:
@@ -91,28 +79,36 @@ def doctor(*, max_age: timedelta, role: str, spark: bool, output: Output, **plac
     except MongoqError as error:
         tell("collection" if isinstance(error, CollectionUnsuitable) else "reachable", Finding("problem", str(error)))
     if spark:
-        tell("Spark", _check_spark())
+        from mongoq import spark as of_spark
+        from mongoq.spark.versions import pyspark_version
+
+        try:
+            of_spark.check()
+            found_spark = Finding("ok", f"PySpark {pyspark_version() or ''}, Java {of_spark.java_version()}")
+        except of_spark.SparkUnavailable as error:
+            found_spark = Finding("problem", str(error))
+        tell("Spark", found_spark)
     if found:
         click.get_current_context().exit(OPERATION_FAILED)
 
 
 def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[tuple[str, Finding]]:
     """Run all checks of a server and its queues, each by itself: one that cannot be made does not end the others."""
-    server, inspection = Server(broker), broker.inspect()
+    server, inspection = ServerChecks(broker, role), broker.inspect()
     workers = cache(inspection.workers)  # two checks ask, and an error is each one's own
     checks: dict[str, Callable[[], Finding]] = {
-        "reachable": partial(check_reply, server),
-        "server version": partial(check_version, server),
-        "replica set": partial(check_replica_set, server),
-        "write concern": partial(check_write_concern, server),
-        "rights": partial(check_rights, server, role=role),
-        "schema version": partial(check_schema, server),
-        "indexes": partial(check_indexes, server),
-        "use of the index": partial(check_index_use, server),
-        "clock": partial(check_clock, server),
-        "history window": partial(check_history_window, server),
-        "cache": partial(check_cache, server),
-        "stored settings": lambda: check_stored(inspection.unusable()),
+        "reachable": server.check_reply,
+        "server version": server.check_version,
+        "replica set": server.check_replica_set,
+        "write concern": server.check_write_concern,
+        "rights": server.check_rights,
+        "schema version": server.check_schema,
+        "indexes": server.check_indexes,
+        "use of the index": server.check_index_use,
+        "clock": server.check_clock,
+        "history window": server.check_history_window,
+        "cache": server.check_cache,
+        "stored settings": lambda: _judge(inspection.unusable(), "{}", fine="all can be used"),
         "workers": lambda: check_workers(workers()),
         "long runs": lambda: check_long_runs(workers()),
         "schedules": lambda: check_schedules(inspection.schedules()),
@@ -145,23 +141,252 @@ def _describe_refusal(error: OperationFailure) -> Finding:
     return Finding("unknown", f"the server refused the command: code {error.code}")
 
 
-def _check_spark() -> Finding:
-    from mongoq import spark
-    from mongoq.spark.versions import pyspark_version
+@click.command()
+@with_connection
+@with_json
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=TIMEOUT_SECONDS,
+    help="Seconds that the check may take.",
+)
+def health(*, timeout: float, output: Output, **place: Any) -> None:
+    """Check that a server takes writes and the collection is suitable.
 
+    Exits with 0 if so, and with 1 and the reasons if not.
+    """
     try:
-        spark.check()
-    except spark.SparkUnavailable as error:
-        return Finding("problem", str(error))
-    return Finding("ok", f"PySpark {pyspark_version() or ''}, Java {spark.java_version()}")
+        with connect(timeout=timeout, **place) as broker:
+            result = broker.health(within=timeout)
+    except MongoqError as error:
+        result = Health.of([str(error)])
+    if output.as_json:
+        output.document(result.to_document())
+    else:
+        for line in ("healthy",) if result.healthy else result.reasons:
+            output.line(line)
+    if not result.healthy:
+        click.get_current_context().exit(OPERATION_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of a check.
+
+    Attributes:
+        state: ``ok``, ``problem``, ``warning`` for what works with limits, or ``unknown`` if the check could not be
+            made.
+        detail: what was found.
+        advice: what to do; empty if there is nothing to do.
+    """
+
+    state: str
+    detail: str
+    advice: str = ""
+
+
+# --- server and collection -------------------------------------------------------------------------
+
+
+class ServerChecks:
+    """Checks of the server of a broker and its collection; one that cannot be made raises the error of the driver."""
+
+    def __init__(self, broker: Broker, role: str) -> None:
+        self._place = broker.namespace
+        self._role = role
+        self._collection = broker.collection
+        self._database = broker.collection.database
+        self._command = self._database.command
+        self._command_admin = self._database.client["admin"].command
+
+    def check_reply(self) -> Finding:
+        """Measure the time of a round trip."""
+        try:
+            host, port = self._database.client.address
+            address = f"{host}:{port}"
+        except (InvalidOperation, TypeError):  # several routers share the load
+            address = "a router"
+        return Finding("ok", f"{address} answers in {self._measure()[0] * 1000:.1f} ms")
+
+    def check_version(self) -> Finding:
+        """Check that mongoq supports the server."""
+        version = self._command({"buildInfo": 1})["version"]
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
+            oldest = ".".join(map(str, OLDEST_SERVER))
+            return Finding("problem", f"MongoDB {version}", f"mongoq needs MongoDB {oldest} or later")
+        return Finding("ok", f"MongoDB {version}")
+
+    def check_replica_set(self) -> Finding:
+        """Check that the server has transactions and a change stream."""
+        hello = self._command({"hello": 1})
+        if hello.get("msg") == "isdbgrid":
+            return Finding("ok", "a router of a sharded cluster")
+        if "setName" not in hello:
+            detail = (
+                "a server without replica set: operations on single items work, but it has no transactions (forks, "
+                "joins, topics, sources), no wake-ups for callers that wait, and no retried writes"
+            )
+            advice = "start it with --replSet NAME, and run rs.initiate() once; one node is enough"
+            return Finding("warning", detail, advice)
+        members = len(hello.get("hosts", ()))
+        return Finding("ok", f"{hello['setName']!r} with {members} {'member' if members == 1 else 'members'} for data")
+
+    def check_write_concern(self) -> Finding:
+        """Check what a majority write survives; mongoq waits for the majority whatever the URI says."""
+        hello = self._command({"hello": 1})
+        if "setName" not in hello:
+            return Finding("unknown", "without a replica set there is no majority")
+        if hello.get("arbiters") and len(hello["hosts"]) == 2:
+            detail = "two members with data and an arbiter: when one of the two is down, no majority takes writes"
+            return Finding("problem", detail, "make the arbiter a member with data")
+        config = self._command_admin({"replSetGetConfig": 1})["config"]
+        if not config.get("writeConcernMajorityJournalDefault", True):
+            detail = "majority writes do not wait for the journal, and a power cut can lose them"
+            return Finding("problem", detail, "set writeConcernMajorityJournalDefault to true with rs.reconfig()")
+        return Finding("ok", "majority writes are in the journal")
+
+    def check_rights(self) -> Finding:
+        """Check that the user may do what the role does."""
+        auth = self._command({"connectionStatus": 1, "showPrivileges": True})["authInfo"]
+        if not auth["authenticatedUsers"]:
+            return Finding("ok", "no user is logged in, and the server lets everyone do everything")
+        user, role = auth["authenticatedUsers"][0]["user"], self._role
+        database, name = self._database.name, self._collection.name
+        granted: set[str] = set()
+        for privilege in auth["authenticatedUserPrivileges"]:
+            resource = privilege["resource"]  # an empty name stands for any
+            is_named = resource.get("db") in {"", database} and resource.get("collection") in {"", name}
+            if is_named or resource.get("anyResource"):
+                granted |= set(privilege["actions"])
+        missing = [action for action in ROLE_ACTIONS[role] if not granted & {action, "anyAction"}]
+        if missing:
+            actions = ", ".join(map(repr, missing))
+            builtin = "read" if role == "viewer" else "readWrite"
+            advice = (
+                f"grant {actions} on {self._place}, or the role {builtin!r} on the database {database!r}; "
+                f"'mongoq role {role}' prints a role with no more than it needs"
+            )
+            return Finding("problem", f"user {user!r} lacks {actions}", advice)
+        return Finding("ok", f"user {user!r} may {ROLE_WORK[role]}")
+
+    def check_clock(self) -> Finding:
+        """Compare the clock of this machine with that of the server."""
+        ahead = self._measure()[1]
+        side = "ahead of" if ahead > timedelta() else "behind"
+        difference = f"{abs(ahead.total_seconds()):.3g} s {side} the server's"
+        if abs(ahead) > MAX_CLOCK_DIFFERENCE:
+            detail = f"the clock of this machine is {difference}; leases follow the server's, but times in logs differ"
+            return Finding("problem", detail, "synchronise both clocks by NTP")
+        return Finding("ok", f"this machine is {difference}")
+
+    def _measure(self) -> tuple[float, timedelta]:
+        """Return the seconds of the fastest of some round trips, and how far this machine's clock was ahead in it."""
+        samples = []
+        for _ in range(REPLY_SAMPLES):
+            sent, began = datetime.now(UTC), time.monotonic()
+            there = self._command({"hello": 1})["localTime"].replace(tzinfo=UTC)
+            seconds = time.monotonic() - began
+            samples.append((seconds, sent + timedelta(seconds=seconds / 2) - there))
+        return min(samples)
+
+    def check_history_window(self) -> Finding:
+        """Check for how long the server keeps deleted entries of indexes."""
+        name = "minSnapshotHistoryWindowInSeconds"
+        seconds = self._command_admin({"getParameter": 1, name: 1})[name]
+        if seconds > MAX_HISTORY_WINDOW_SECONDS:
+            detail = f"the server keeps deleted entries of indexes for {seconds:,} s, and full claims walk over them"
+            return Finding("problem", detail, f"set {name} to {MAX_HISTORY_WINDOW_SECONDS} or less")
+        return Finding("ok", f"{seconds:,} s")
+
+    def check_schema(self) -> Finding:
+        """Check the version of the stored documents."""
+        schema = self._collection.find_one({"_id": SCHEMA_ID})
+        if schema is None:
+            return Finding("ok", f"{self._place} is new; its first write makes it one of version {SCHEMA_VERSION}")
+        version = schema.get("version")
+        if not isinstance(version, int):
+            detail = f"{SCHEMA_ID!r} in {self._place} has no version"
+            return Finding("problem", detail, "set it to that of the mongoq in use")
+        if version > SCHEMA_VERSION:
+            detail = f"{self._place} was written by a later mongoq: version {version}, and this one is {SCHEMA_VERSION}"
+            return Finding("problem", detail, "upgrade mongoq here too")
+        return Finding("ok", f"{self._place} has version {version}")
+
+    def check_indexes(self) -> Finding:
+        """Check that the indexes are there, as mongoq makes them."""
+        name, place = self._collection.name, self._place
+        try:
+            listed = self._command({"listIndexes": name, "cursor": {"batchSize": MAX_INDEXES}})
+        except OperationFailure as error:
+            if error.code != NAMESPACE_NOT_FOUND_CODE:
+                raise
+            return Finding("ok", "the first write makes them")
+        there = {index["name"]: index for index in listed["cursor"]["firstBatch"]}
+        if hidden := [index.name for index in INDEXES if there.get(index.name, {}).get("hidden")]:
+            detail = f"{', '.join(hidden)} of {place} are hidden from the server's plans"
+            change = f"{{collMod: '{name}', index: {{name: '{hidden[0]}', hidden: false}}}}"
+            return Finding("problem", detail, f"show each: db.runCommand({change})")
+        missing, keys = [], []
+        for index in INDEXES:
+            made, wanted = there.get(index.name, {}), index.document()
+            # ``SON`` and ``dict`` are equal in any order, and the order of an index matters.
+            key = list(wanted["key"].items())
+            if list(made.get("key", {}).items()) != key or any(made.get(each) != wanted[each] for each in wanted):
+                missing.append(index.name)
+                keys.append(key)
+        lacks = f"{place} lacks {', '.join(missing)}"
+        if missing and len(there) + len(missing) > MAX_INDEXES:
+            detail = f"{lacks}, and has {len(there)} indexes; {MAX_INDEXES} is the most"
+            return Finding("problem", detail, "drop indexes of other programs, and run broker.ensure_indexes()")
+        if missing:
+            others = [each for each, index in there.items() if each in missing or list(index["key"].items()) in keys]
+            drop = f"drop {', '.join(others)}, which the server would have to make otherwise, and " if others else ""
+            advice = f"{drop}run broker.ensure_indexes() as a user with the right to create indexes"
+            return Finding("problem", f"{lacks}, or has them in another form", advice)
+        more = len(there) - len(INDEXES) - 1
+        return Finding("ok", f"all {len(INDEXES)}" + (f", and {more} of other programs" if more > 0 else ""))
+
+    def check_index_use(self) -> Finding:
+        """Check that a claim is answered by its index, without a sort."""
+        # Without its indexes, a collection is read as a whole.
+        filter = {"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}
+        first = self._collection.find_one(filter, {"q": 1}, max_time_ms=MAX_CHECK_MILLISECONDS)
+        if first is None:
+            return Finding("ok", "no queue holds an item")
+        claim = {"q": first["q"], "when": {"$lte": datetime.now(UTC)}}
+        find = {"find": self._collection.name, "filter": claim, "sort": dict(CLAIM_ORDER), "limit": 1}
+        plan = self._command({"explain": find, "verbosity": "queryPlanner"})["queryPlanner"]["winningPlan"]
+        stages = list(_stages(plan))
+        indexes = {stage["indexName"] for stage in stages if "indexName" in stage}
+        if indexes == {CLAIM.name} and not any(stage["stage"] == "SORT" for stage in stages):
+            return Finding("ok", f"claims use {CLAIM.name}")
+        names = ", ".join(sorted(indexes)) or "no index"
+        detail = f"claims of queue {first['q']!r} use {names} instead of {CLAIM.name}, or sort"
+        advice = "remove index filters (planCacheClearFilters) and query settings of this collection"
+        return Finding("problem", detail, f"{advice}, and compare the indexes")
+
+    def check_cache(self) -> Finding:
+        """Compare the size of the indexes with the cache: claims and settlements need them in memory."""
+        # In this order: the role that a refusal of the first command names includes the second one.
+        cache = self._command({"serverStatus": 1})["wiredTiger"]["cache"]["maximum bytes configured"]
+        stats = self._command({"collStats": self._collection.name})
+        data, indexes = stats.get("size", 0), stats.get("totalIndexSize", 0)
+        items, own, memory = (f"{size / 1024**3:,.2f} GiB" for size in (data, indexes, cache))
+        sizes = f"{items} of items, {own} of indexes, {memory} of cache"
+        if indexes > cache * MAX_INDEX_SHARE:
+            advice = "keep history for a shorter time (configure history=), or give the server memory"
+            return Finding("problem", sizes, advice)
+        return Finding("ok", sizes)
+
+
+def _stages(plan: Any) -> Iterable[Mapping[str, Any]]:
+    if isinstance(plan, Mapping) and isinstance(plan.get("stage"), str):
+        yield plan
+    for part in plan.values() if isinstance(plan, Mapping) else plan if isinstance(plan, list) else ():
+        yield from _stages(part)
 
 
 # --- queues and workers ----------------------------------------------------------------------------
-
-
-def check_stored(problems: Sequence[str]) -> Finding:
-    """Check that settings of queues and bindings of topics can be used, as other programs may have stored them."""
-    return Finding("problem", "; ".join(problems)) if problems else Finding("ok", "all can be used")
 
 
 def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
@@ -261,7 +486,7 @@ def _age(queue: QueueInsight) -> str:
     return str(timedelta(seconds=int(age.total_seconds())))
 
 
-def _judge(names: Sequence[str], sentence: str, advice: str, *, fine: str = "", state: str = "problem") -> Finding:
+def _judge(names: Sequence[str], sentence: str, advice: str = "", *, fine: str = "", state: str = "problem") -> Finding:
     """Return a finding with the first of these names in its sentence; without any name, all is fine."""
     if not names:
         return Finding("ok", fine)

@@ -76,21 +76,18 @@ def role(role: str, *, output: Output, **given: str | None) -> None:
 def _render_script(command: Mapping[str, Any], database: str) -> str:
     """Return a command as JavaScript for mongosh, and how to create a user with the role."""
     # JSON escapes all that is not ASCII: no name can end a line of a comment.
-    name, place = json.dumps(command["createRole"]), json.dumps(database)
-    privileges = "".join(map(_render_privilege, command["privileges"]))
+    name, place, privileges = json.dumps(command["createRole"]), json.dumps(database), ""
+    for privilege in command["privileges"]:
+        names = {key: json.dumps(value) for key, value in privilege["resource"].items()}
+        actions = ", ".join(map(json.dumps, privilege["actions"]))
+        privileges += (
+            f"    {{\n      resource: {{ db: {names['db']}, collection: {names['collection']} }},\n"
+            f"      actions: [\n        {actions}\n      ],\n    }},\n"
+        )
     return (
         f"db.getSiblingDB({place}).createRole({{\n"
         f"  role: {name},\n  privileges: [\n{privileges}  ],\n  roles: [],\n}})\n"
         "// Then a user, whose password is typed in:\n"
         f"// db.getSiblingDB({place}).createUser({{\n"
         f"//   user: {name}, pwd: passwordPrompt(), roles: [{name}]\n// }})"
-    )
-
-
-def _render_privilege(privilege: Mapping[str, Any]) -> str:
-    names = {key: json.dumps(value) for key, value in privilege["resource"].items()}
-    actions = ", ".join(map(json.dumps, privilege["actions"]))
-    return (
-        f"    {{\n      resource: {{ db: {names['db']}, collection: {names['collection']} }},\n"
-        f"      actions: [\n        {actions}\n      ],\n    }},\n"
     )

@@ -12,8 +12,7 @@ from bson import ObjectId
 
 from mongoq.cli.base.arguments import FILTER, MAX_COUNT, MOMENT, OBJECT_ID, queue_argument
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.errors import OPERATION_FAILED
-from mongoq.cli.base.output import Output, make_table, printable, progress
+from mongoq.cli.base.output import OPERATION_FAILED, Output, make_table, printable, progress
 from mongoq.data.encoding.extended_json import json_text
 from mongoq.data.envelope import claim_time, has_payload, item_document, show_state
 from mongoq.data.item import Item, State
@@ -74,12 +73,11 @@ def _time(value: Any) -> Any:
 
 @click.command()
 @queue_argument
-@click.option("-n", "number", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Items, at most.")
+@click.option("-n", "number", type=click.IntRange(1, 10_000), default=10, help="Items, at most.")
 @click.option(
     "--state",
     type=click.Choice([*get_args(State), LIVE]),
     default="ready",
-    show_default=True,
     help="State of the items; live: all that are neither processed nor blocked.",
 )
 @with_broker
@@ -120,11 +118,7 @@ def _add_blockers(row: dict[str, Any], item: Item[Any], blockers: Mapping[Any, A
 @click.option("--until", type=MOMENT, metavar="TIME", help="Processed before this time.")
 @click.option("--where", type=FILTER, metavar="JSON", help='Payloads that match, such as \'{"total": {"$gt": 100}}\'.')
 @click.option(
-    "--limit",
-    type=click.IntRange(0, MAX_COUNT),
-    default=DEFAULT_LIMIT,
-    show_default=True,
-    help="Items to show, at most; 0 for all.",
+    "--limit", type=click.IntRange(0, MAX_COUNT), default=DEFAULT_LIMIT, help="Items to show, at most; 0 for all."
 )
 @with_broker
 def history(*, queue: str, limit: int, broker: Broker, output: Output, **chosen: Any) -> None:

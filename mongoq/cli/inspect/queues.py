@@ -11,7 +11,6 @@ import click
 from mongoq.cli.base.arguments import COUNT, queue_argument, queues_argument
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
-from mongoq.core.coordination.heartbeats import WorkerRecord
 from mongoq.core.insight import BUDGET, NO_ITEMS, QueueInsight
 from mongoq.data.encoding.extended_json import duration_text
 from mongoq.data.limits import describe_start
@@ -40,7 +39,7 @@ COUNTED = ("ready", "scheduled", "reserved", "expired")
 
 @click.command()
 @queues_argument
-@click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count, in all.")
+@click.option("--budget", type=COUNT, default=BUDGET, help="Items to count, in all.")
 @with_broker
 def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) -> None:
     """Show all queues, or the named ones: items by state, oldest age, rate, consumers.
@@ -179,20 +178,16 @@ def workers(broker: Broker, output: Output) -> None:
 
     A worker that ended regularly is not listed. One that was killed is listed for some minutes, as not alive.
     """
-    rows = [record.to_document() if output.as_json else _worker_row(record) for record in broker.workers()]
+    rows: list[dict[str, Any]] = []
+    for record in broker.workers():
+        if output.as_json:
+            rows.append(record.to_document())
+            continue
+        held = []
+        for queue, number in record.queues.items():
+            overdue = record.overdue.get(queue)
+            held.append(f"{queue} ({number:,}{f', one for {duration_text(overdue)}' if overdue else ''})")
+        row = {name: getattr(record, name) for name in ("alive", "started", "seen")}
+        queues = ", ".join(held)
+        rows.append({"worker": record.name, **row, "held": sum(record.queues.values()), "queues": queues})
     output.table(WORKER_COLUMNS, rows, empty=f"there are no workers in {broker.namespace}")
-
-
-def _worker_row(record: WorkerRecord) -> dict[str, Any]:
-    runs = [(queue, held, record.overdue.get(queue)) for queue, held in record.queues.items()]
-    return {
-        "worker": record.name,
-        "alive": record.alive,
-        "started": record.started,
-        "seen": record.seen,
-        "held": sum(record.queues.values()),
-        "queues": ", ".join(
-            f"{queue} ({held:,}{f', one for {duration_text(overdue)}' if overdue else ''})"
-            for queue, held, overdue in runs
-        ),
-    }

@@ -6,10 +6,9 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from datetime import timedelta
-from typing import Any
 
 import click
 from pymongo.errors import PyMongoError
@@ -19,8 +18,7 @@ from rich.text import Text
 
 from mongoq.cli.base.arguments import COUNT, queues_argument
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
-from mongoq.cli.base.errors import describe_driver_error
-from mongoq.cli.base.output import Output, make_table, printable
+from mongoq.cli.base.output import Output, describe_driver_error, make_table, printable
 from mongoq.cli.inspect.queues import COLUMNS, OPTIONAL, RIGHT, no_queues, queue_row
 from mongoq.core.insight import QueueInsight
 from mongoq.data.encoding.extended_json import time_text
@@ -35,13 +33,12 @@ LEAVING = ("get", "commit", "move", "dead")
 """Events by which an item leaves a queue."""
 CAPTION_LINES = 6
 """Lines of the terminal that the header and the caption need."""
-HEADER_LINES = 2
 
 
 @click.command()
 @queues_argument
-@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
-@click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count each time.")
+@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, help="Seconds.")
+@click.option("--budget", type=COUNT, default=BUDGET, help="Items to count each time.")
 @with_broker
 def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, output: Output) -> None:
     """Show all queues, or the named ones, again and again, until Ctrl-C.
@@ -52,7 +49,9 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
     rates, queues, problem = Rates(), list[QueueInsight](), ""
     is_table = sys.stdout.isatty() and not output.as_json
     screen = Live(console=output.console, auto_refresh=False, vertical_overflow="crop") if is_table else None
-    with _ending(), screen or nullcontext():
+    # A signal to end is as Ctrl-C; it would leave no cursor.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), screen or nullcontext():
         while True:
             try:
                 queues, problem = broker.inspect(within=TIMEOUT_SECONDS).queues(names or None, budget=budget), ""
@@ -73,43 +72,24 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
             time.sleep(interval)
 
 
-@contextmanager
-def _ending() -> Iterator[None]:
-    """End the block quietly after Ctrl-C, and after a signal to end as well, which would leave no cursor."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _render(
     queues: Sequence[QueueInsight], rates: Rates, console: Console, *, problem: str, empty: str
 ) -> RenderableType:
-    height = max(console.height - CAPTION_LINES, 1)
-    shown = queues[:height]
-    table = _make_table(shown, rates, console)
-    # In a narrow terminal a queue has several lines.
-    while len(shown) > 1 and (lines := len(console.render_lines(table)) - HEADER_LINES) > height:
-        shown = shown[: min(len(shown) * height // lines, len(shown) - 1) or 1]
-        table = _make_table(shown, rates, console)
-    parts: list[RenderableType] = [table if shown else Text(empty)]
-    if len(shown) < len(queues):
-        parts.append(Text(f"and {len(queues) - len(shown):,} more; name the queues to watch", style="dim"))
+    """Return the lines of the screen: how current the table is, and the table, which may be cut at its end."""
+    parts: list[RenderableType] = []
     at = max((queue.read_at for queue in queues), default=None)
     if problem:
         since = "" if at is None else f"; shown as of {time_text(at)}"
         parts.append(Text(f"no answer: {printable(problem, keep='')}{since}", style="bold red", overflow="fold"))
     elif at is not None:
         parts.append(Text(f"{time_text(at)}   Ctrl-C ends", style="dim"))
+    shown = queues[: max(console.height - CAPTION_LINES, 1)]
+    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in shown]
+    table = make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=console.width)
+    parts.append(table if shown else Text(empty))
+    if len(shown) < len(queues):
+        parts.append(Text(f"and {len(queues) - len(shown):,} more; name the queues to watch", style="dim"))
     return Group(*parts)
-
-
-def _make_table(queues: Sequence[QueueInsight], rates: Rates, console: Console) -> RenderableType:
-    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in queues]
-    return make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=console.width)
 
 
 class Rates:
@@ -123,7 +103,7 @@ class Rates:
         if not queues:
             return
         self._reads.append({queue.name: queue for queue in queues})
-        while len(self._reads) > 2 and queues[0].read_at - _at(self._reads[1]) >= RATE_WINDOW:
+        while len(self._reads) > 2 and queues[0].read_at - next(iter(self._reads[1].values())).read_at >= RATE_WINDOW:
             self._reads.popleft()
 
     def per_minute(self, name: str) -> str:
@@ -134,7 +114,3 @@ class Rates:
         left = sum(reads[-1].events.get(event, 0) - reads[0].events.get(event, 0) for event in LEAVING)
         # Counters start again when a queue was dropped or was empty for long.
         return f"{max(left, 0) / minutes:,.0f}"
-
-
-def _at(read: dict[str, QueueInsight]) -> Any:
-    return next(iter(read.values())).read_at

@@ -29,7 +29,6 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
     "--http",
     type=ADDRESS,
     default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
-    show_default=True,
     help="Where to serve the pages. Another host than this machine needs --users.",
 )
 @click.option("--act", is_flag=True, help="Print a secret link, by which a browser may make changes.")
@@ -52,9 +51,7 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
     metavar="URL",
     help="Origin that browsers see behind a proxy, such as https://queues.example.com; repeatable.",
 )
-@click.option(
-    "--root-path", default="", metavar="PATH", help="Prefix of the addresses behind a proxy, such as /queues."
-)
+@click.option("--root-path", metavar="PATH", help="Prefix of the addresses behind a proxy, such as /queues.")
 @log_options
 def dashboard(
     *,
@@ -63,7 +60,7 @@ def dashboard(
     users: Path | None,
     pipelines: tuple[str, ...],
     origins: tuple[str, ...],
-    root_path: str,
+    root_path: str | None,
     log_level: str,
     log_format: str,
     **given: str | None,
@@ -75,13 +72,17 @@ def dashboard(
     """
     try:
         from mongoq.web import Users, create_app
-        from mongoq.web.access import LINK_PATH, SecretLink
+        from mongoq.web.access import LINK_PATH, USERS_VARIABLE, SecretLink
         from mongoq.web.server import serve
     except ImportError as error:
         raise click.ClickException(NEEDED_EXTRA) from error
     configure_logging(log_level, log_format)
     place: dict[str, Any] = find_place(**given)
-    access: Any = _find_users(Users, users)
+    access: Any = None
+    if users is not None:
+        access = Users.from_file(users)
+    elif USERS_VARIABLE in os.environ:
+        access = Users.from_environment()
     if access is None:
         if not _is_local(http[0]):
             raise click.UsageError(f"{http[0]!r} is reached from other machines: name the users, by --users FILE")
@@ -90,12 +91,18 @@ def dashboard(
         access = SecretLink() if act else "read"
     elif act:
         raise click.UsageError("--act is for a dashboard without users; each user has a level")
+    drawn = []
+    for target in pipelines:
+        made = load(target) if ":" in target else read_recipe(Path(target))
+        if not isinstance(made, Pipeline):
+            raise click.UsageError(f"{target!r} is a {type(made).__name__}, and no Pipeline")
+        drawn.append(made)
     app = create_app(
         place.pop("uri"),
         access=access,
         origins=origins,
-        root_path=root_path,
-        pipelines=map(_load_pipeline, pipelines),
+        root_path=root_path or "",
+        pipelines=drawn,
         **place,
     )
 
@@ -106,25 +113,6 @@ def dashboard(
             click.echo(f"To make changes, open {address}{LINK_PATH}?token={access.token}")
 
     serve(app, *http, announce)
-
-
-def _load_pipeline(target: str) -> Pipeline:
-    """Import the pipeline that ``module:object`` names, or read that of a recipe."""
-    if ":" not in target:
-        return read_recipe(Path(target))
-    made = load(target)
-    if not isinstance(made, Pipeline):
-        raise click.UsageError(f"{target!r} is a {type(made).__name__}, and no Pipeline")
-    return made
-
-
-def _find_users(kind: Any, path: Path | None) -> Any:
-    """Return the users of a file, else of the environment; ``None`` without both."""
-    from mongoq.web.access import USERS_VARIABLE
-
-    if path is not None:
-        return kind.from_file(path)
-    return kind.from_environment() if USERS_VARIABLE in os.environ else None
 
 
 def _is_local(host: str) -> bool:

@@ -42,15 +42,13 @@ UNREACHED = "no MongoDB server answers, or it refuses the user; the log says whi
     "--http",
     type=ADDRESS,
     default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
-    show_default=True,
     help="Where to serve /metrics, /healthz and /readyz. Without HOST for this machine alone.",
 )
-@click.option("--budget", type=click.IntRange(1), default=BUDGET, show_default=True, help="Items to count in a scrape.")
+@click.option("--budget", type=click.IntRange(1), default=BUDGET, help="Items to count in a scrape.")
 @click.option(
     "--cache",
     type=click.FloatRange(0),
     default=CACHE_SECONDS,
-    show_default=True,
     help="Seconds for which scrapes share one reading of the queues.",
 )
 @log_options
@@ -73,18 +71,18 @@ def exporter(
             raise
         except ServerUnavailable as error:  # the server may come later
             logger.warning("%s", error)
-        with serve(http, lambda: _check(reader), render):
+
+        def check() -> Health:
+            try:
+                return reader.connect().health(within=TIMEOUT_SECONDS)
+            except ServerUnavailable as error:
+                logger.warning("%s", error)
+                return Health.of([UNREACHED])
+            except MongoqError as error:
+                return Health.of([str(error)])
+
+        with serve(http, check, render):
             stopped.wait()
-
-
-def _check(reader: ServerReader) -> Health:
-    try:
-        return reader.connect().health(within=TIMEOUT_SECONDS)
-    except ServerUnavailable as error:
-        logger.warning("%s", error)
-        return Health.of([UNREACHED])
-    except MongoqError as error:
-        return Health.of([str(error)])
 
 
 @contextmanager

@@ -14,8 +14,7 @@ import click
 import mongoq
 from mongoq.cli.base.arguments import DURATION, examples
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, find_place, with_connection, with_json
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.base.output import Output
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED, Output
 from mongoq.cli.processes.target import has_coroutines
 from mongoq.errors import GraphInvalid, MongoqError
 from mongoq.pipeline.pipeline import Pipeline
@@ -102,10 +101,29 @@ def run(
     """
     read = read_recipe(recipe)
     options: dict[str, Any] = {"stages": list(stages) or None} | ({} if grace is None else {"grace": grace})
+    started_text = f"{read.name} runs; Ctrl-C ends it"
+
+    async def run_async() -> Progress:
+        found: dict[str, Any] = find_place(**place)
+        async with mongoq.connect_async(timeout=TIMEOUT_SECONDS, **found) as broker:
+            if drain:
+                return await read.drain_async(broker, **options)
+            async with read.start_async(broker, **options) as started:
+                output.note(started_text)
+                await started.wait()
+                return await started.progress()
+
     if has_coroutines(read):
-        progress = asyncio.run(_run_async(read, place, options, output, drain=drain))
+        progress = asyncio.run(run_async())
     else:
-        progress = _run(read, place, options, output, drain=drain)
+        with connect(**place) as broker:
+            if drain:
+                progress = read.drain(broker, **options)
+            else:
+                with read.start(broker, **options) as started:
+                    output.note(started_text)
+                    started.wait()
+                    progress = started.progress()
     sources = [{"source": source.source, "pushed": source.pushed} for source in progress.sources.values()]
     if sources:
         output.table(("source", "pushed"), sources, empty="")
@@ -117,25 +135,3 @@ def run(
     if drain and progress.interrupted:
         output.note("stopped before the queues were empty; run it again to go on")
         click.get_current_context().exit(INTERRUPTED)
-
-
-def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool) -> Progress:
-    with connect(**place) as broker:
-        if drain:
-            return read.drain(broker, **options)
-        with read.start(broker, **options) as started:
-            output.note(f"{read.name} runs; Ctrl-C ends it")
-            started.wait()
-            return started.progress()
-
-
-async def _run_async(
-    read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool
-) -> Progress:
-    async with mongoq.connect_async(timeout=TIMEOUT_SECONDS, **find_place(**place)) as broker:  # type: ignore[arg-type]
-        if drain:
-            return await read.drain_async(broker, **options)
-        async with read.start_async(broker, **options) as started:
-            output.note(f"{read.name} runs; Ctrl-C ends it")
-            await started.wait()
-            return await started.progress()

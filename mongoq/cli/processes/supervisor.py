@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.processes.supervisor_link import HALT, LINK_VARIABLE, STOP
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED
+from mongoq.cli.processes.worker_process import HALT, LINK_VARIABLE, STOP
 from mongoq.data.health import Health
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
@@ -80,18 +79,8 @@ class Supervisor:
         """Run the processes until all have ended for good, and return the exit code of the command."""
         with self._wakeups() as wakeups:
             try:
-                while self._has_work():
-                    for child in self.children:
-                        self._start_if_due(child)
-                    self._wait(wakeups)
-                    self._obey_signals()
-                    for child in self.children:
-                        child.read_reports()
-                        self._settle_end(child)
-                        if child.kill_if_overdue():
-                            text = "%s has not ended in time, and is killed; its items come back when their leases end"
-                            logger.error(text, child)
-                    self._restart_on_change()
+                while self._run_once(wakeups):
+                    pass
             except BaseException:
                 for child in self.children:  # none stays behind an error of the supervisor itself
                     child.order(STOP)
@@ -110,20 +99,50 @@ class Supervisor:
             (each for part in parts for each in part.reasons), (each for part in parts for each in part.notes)
         )
 
-    def _has_work(self) -> bool:
-        busy = any(child.is_running or child.start_at is not None for child in self.children)
-        return busy or (self._watcher is not None and not self._is_stopping)
-
-    # --- starts and ends ---------------------------------------------------------------------------
-
-    def _start_if_due(self, child: Child) -> None:
-        if child.start_at is not None and child.start_at <= time.monotonic():
-            try:
-                child.start()
-            except OSError as error:
-                self._restart(child, f"cannot start: {error}")
+    def _run_once(self, wakeups: socket.socket) -> bool:
+        """Start what is due, wait, and follow what has happened; returns false when all have ended for good."""
+        is_waiting = self._watcher is not None and not self._is_stopping
+        if not is_waiting and not any(child.is_running or child.start_at is not None for child in self.children):
+            return False
+        for child in self.children:
+            if child.start_at is not None and child.start_at <= time.monotonic():
+                try:
+                    child.start()
+                except OSError as error:
+                    self._restart(child, str(child), f"cannot start: {error}")
+                else:
+                    logger.info("%s of %d starts", child, len(self.children))
+        due = [at for child in self.children for at in (child.start_at, child.kill_at) if at is not None]
+        if self._watcher is not None:
+            due.append(time.monotonic() + WATCH_SECONDS)
+        links = [child.fileno() for child in self.children if child.fileno() >= 0]
+        select.select([wakeups.fileno(), *links], [], [], max(0.0, min(due) - time.monotonic()) if due else None)
+        with suppress(BlockingIOError):
+            while wakeups.recv(512):
+                pass
+        new, self._signals_seen = self._signals[self._signals_seen :], len(self._signals)
+        for number in new:
+            if not self._is_stopping:
+                logger.info("%s: workers finish what runs, and end; another one ends them at once", number.name)
+                self._stop()
             else:
-                logger.info("%s of %d starts", child, len(self.children))
+                logger.info("%s: workers end at once", number.name)
+                for child in self.children:
+                    child.order(HALT, grace=0)
+        for child in self.children:
+            child.read_reports()
+            self._settle_end(child)
+            if child.kill_if_overdue():
+                logger.error("%s has not ended in time, and is killed; its items come back after their leases", child)
+        if self._watcher is not None and not self._is_stopping and (changes := self._watcher.find_changes()):
+            more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+            logger.info("%s%s changed: workers start again", changes[0], more)
+            for child in self.children:
+                if child.is_running:
+                    child.order(STOP)
+                else:
+                    child.start_at = time.monotonic()
+        return True
 
     def _settle_end(self, child: Child) -> None:
         """Decide what follows when a process has ended."""
@@ -148,11 +167,10 @@ class Supervisor:
             self._fail(code)
             self._stop()
         else:
-            self._restart(child, describe_exit(code), name)
+            self._restart(child, name, describe_exit(code))
 
-    def _restart(self, child: Child, what: str, name: str | None = None) -> None:
+    def _restart(self, child: Child, name: str, what: str) -> None:
         pause = child.count_crash()
-        name = name or str(child)
         if child.crashes < MAX_CRASHES:
             child.start_at = time.monotonic() + pause
             logger.error("%s %s; it starts again in %.3g s", name, what, pause)
@@ -164,75 +182,30 @@ class Supervisor:
     def _fail(self, code: int) -> None:
         self._exit_code = self._exit_code or code
 
-    def _restart_on_change(self) -> None:
-        if self._watcher is None or self._is_stopping or not (changes := self._watcher.find_changes()):
-            return
-        more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
-        logger.info("%s%s changed: workers start again", changes[0], more)
-        for child in self.children:
-            if child.is_running:
-                child.order(STOP)
-            else:
-                child.start_at = time.monotonic()
-
-    # --- the end -----------------------------------------------------------------------------------
-
-    def _obey_signals(self) -> None:
-        """Stop in good order on the first signal, at once on the second."""
-        new, self._signals_seen = self._signals[self._signals_seen :], len(self._signals)
-        for number in new:
-            if not self._is_stopping:
-                logger.info("%s: workers finish what runs, and end; another one ends them at once", number.name)
-                self._stop()
-            else:
-                logger.info("%s: workers end at once", number.name)
-                for child in self.children:
-                    child.order(HALT, grace=0)
-
     def _stop(self) -> None:
         self._is_stopping = True
         for child in self.children:
             child.start_at = None
             child.order(STOP)
 
-    # --- waits -------------------------------------------------------------------------------------
-
     @contextmanager
-    def _wakeups(self) -> Iterator[int]:
-        """Hear signals for the length of a block; the number of a file that becomes readable when one comes.
+    def _wakeups(self) -> Iterator[socket.socket]:
+        """Hear signals for the length of a block; returns a socket that becomes readable when one comes.
 
         The end of a process is a signal too (SIGCHLD), so nothing is polled.
         """
         with ExitStack() as stack:
-            reader, writer = os.pipe()
-            stack.callback(os.close, reader)
-            stack.callback(os.close, writer)
-            for number in (reader, writer):
-                os.set_blocking(number, False)
-            before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+            reader, writer = (stack.enter_context(one) for one in socket.socketpair())
+            reader.setblocking(False)
+            writer.setblocking(False)
+            before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, before)
-
-            def note(number: int, _frame: object) -> None:
-                self._signals.append(signal.Signals(number))
-
             for number in STOP_SIGNALS:
-                stack.callback(signal.signal, number, signal.signal(number, note))
+                handler = signal.signal(number, lambda number, _: self._signals.append(signal.Signals(number)))
+                stack.callback(signal.signal, number, handler)
             # Python writes no signal without a handler to the wake-up file.
-            ended = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-            stack.callback(signal.signal, signal.SIGCHLD, ended)
+            stack.callback(signal.signal, signal.SIGCHLD, signal.signal(signal.SIGCHLD, lambda _number, _frame: None))
             yield reader
-
-    def _wait(self, wakeups: int) -> None:
-        """Wait for a signal, a report, or the next time at which something is due."""
-        due = [at for child in self.children for at in (child.start_at, child.kill_at) if at is not None]
-        if self._watcher is not None:
-            due.append(time.monotonic() + WATCH_SECONDS)
-        timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        links = [child.fileno() for child in self.children if child.fileno() >= 0]
-        select.select([wakeups, *links], [], [], timeout)
-        with suppress(BlockingIOError):
-            while os.read(wakeups, 512):
-                pass
 
 
 # --- one process -----------------------------------------------------------------------------------
@@ -345,17 +318,15 @@ class Child:
                 return
             *lines, self._received = (self._received + received).split(b"\n")
             for line in lines:
-                self._take(json.loads(line))
-
-    def _take(self, report: dict[str, Any]) -> None:
-        self._reported = time.monotonic()
-        self.lasting = self.lasting or "lasting" in report
-        self.grace = report.get("grace", self.grace)
-        if "unready" in report:
-            self._health = Health.of(report["unready"], report["notes"])
-            self._was_ready = self._was_ready or self._health.healthy
-        if self._durations is not None:
-            self._durations.add(report.get("durations", []))
+                report = json.loads(line)
+                self._reported = time.monotonic()
+                self.lasting = self.lasting or "lasting" in report
+                self.grace = report.get("grace", self.grace)
+                if "unready" in report:
+                    self._health = Health.of(report["unready"], report["notes"])
+                    self._was_ready = self._was_ready or self._health.healthy
+                if self._durations is not None:
+                    self._durations.add(report.get("durations", []))
 
     def take_exit_code(self) -> int | None:
         """Return the exit code of a process that has ended, once; negative for a signal. ``None`` while it runs."""

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,8 +22,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 import mongoq
 from mongoq.aio import AsyncBroker
-from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE, describe_driver_error
-from mongoq.cli.base.output import printable
+from mongoq.cli.base.output import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE, describe_driver_error, printable
 from mongoq.data.encoding.error_text import hide_credentials
 from mongoq.drivers.errors import is_refused_user
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
@@ -52,47 +52,67 @@ class TargetUnusable(click.ClickException):
 class TargetFailed(click.ClickException):
     """The module or the factory of the user raised an error.
 
+    Its message has the traceback, from the user's first frame on; for an error of mongoq, which says itself what to do,
+    it has the line of the user that called mongoq.
+
     Args:
         what: the beginning of the sentence, up to "raised".
-        error: the error; the message has its traceback, from the user's first frame on, or the line of the user that
-            called mongoq, where mongoq says what to do.
+        error: the error.
+
+    Attributes:
+        lasting: True if the server has refused the user, as it would again.
     """
 
-    exit_code = OPERATION_FAILED
-
     def __init__(self, what: str, error: BaseException) -> None:
-        advice = describe_own_error(error)
-        if advice is None:
-            super().__init__(f"{what} raised an error:\n\n{format_user_traceback(error)}")
+        self.lasting = isinstance(error, AuthenticationFailed) or is_refused_user(error)
+        is_missing = self.lasting or isinstance(error, ServerUnavailable)
+        self.exit_code = UNAVAILABLE if is_missing else OPERATION_FAILED  # type: ignore[misc]  # its own
+        # An error of mongoq with an error of the user as its cause is another one too: its traceback shows the cause.
+        if isinstance(error, MongoqError) and isinstance(error.__cause__, PyMongoError | None):
+            advice = hide_credentials(str(error))
+        elif isinstance(error, OperationFailure) and is_refused_user(error):
+            advice = describe_driver_error(error)
         else:
-            super().__init__(f"{find_user_line(error) or what}: {advice}")
+            super().__init__(f"{what} raised an error:\n\n{_format_user_traceback(error)}")
+            return
+        for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
+            path = Path(frame.f_code.co_filename)
+            if not str(path).startswith((*CALLING_FILES, DRIVER_FILES)):
+                folder = Path.cwd()
+                what = f"{path.relative_to(folder) if path.is_relative_to(folder) else path}:{number}"
+                break
+        super().__init__(f"{what}: {advice}")
 
 
-class ServerMissing(TargetFailed):
-    """The module or the factory of the user found no server."""
+def _format_user_traceback(error: BaseException) -> str:
+    """Return an error as Python prints it, without the frames of mongoq and of the import system.
 
-    exit_code = UNAVAILABLE
-
-
-class UserRefused(ServerMissing):
-    """The server refused the user, while the module or the factory of the user connected."""
+    Users and passwords of connection strings are masked, in lines of source code too.
+    """
+    shown = traceback.TracebackException.from_exception(error)
+    following, seen = [shown], set[int]()
+    while following:
+        one = following.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            users = [frame for frame in one.stack if not frame.filename.startswith(CALLING_FILES)]
+            one.stack = traceback.StackSummary.from_list(users)
+            following += [linked for linked in (one.__cause__, one.__context__) if linked is not None]
+    return printable(hide_credentials("".join(shown.format()))).rstrip()
 
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Raise the error of the command line for an error of the user's code in the block; signals go through.
+    """Raise ``TargetFailed`` for an error of the user's code in the block; signals go through.
 
-    Raises:
-        TargetFailed: the code raised an error, SystemExit too: the command would end without a word.
+    ``SystemExit`` is such an error too: the command would end without a word.
     """
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:
-        if isinstance(error, AuthenticationFailed) or is_refused_user(error):
-            raise UserRefused(what, error) from None
-        raise (ServerMissing if isinstance(error, ServerUnavailable) else TargetFailed)(what, error) from None
+        raise TargetFailed(what, error) from None
 
 
 def load(path: str) -> Any:
@@ -130,54 +150,45 @@ def make(path: str, function: Callable[..., Any], connect: Callable[[Any], Any],
         TargetUnusable: it needs other arguments, or has made something else.
         TargetFailed: it raised an error.
     """
-    parameter, is_async = _find_parameter(path, function), inspect.iscoroutinefunction(function)
-    args, named = [], {}
-    kind: Any = None
-    if parameter is not None:
-        kind = _annotated_broker(parameter) or (AsyncBroker if is_async else Broker)
+    is_async, kind = inspect.iscoroutinefunction(function), None
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function in C may not know its parameters
+        parameters = {}.values()
+    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [one for one in parameters if one.default is inspect.Parameter.empty and one.kind not in variadic]
+    call: Callable[[], Any] = function
+    if needed:
+        parameter, kind = needed[0], _annotated_broker(needed[0])
+        # A handler takes one argument as well: called with a broker instead of a payload, it would do anything.
+        if len(needed) > 1 or not (parameter.name == "broker" or kind):
+            raise TargetUnusable(
+                f"{path} is a function of ({', '.join(one.name for one in needed)}); a function that makes a worker "
+                "has no argument that it needs, or the broker alone: name it broker, or annotate it with "
+                "mongoq.Broker or mongoq.AsyncBroker"
+            )
+        kind = kind or (AsyncBroker if is_async else Broker)
         broker = connect(kind)
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            named[parameter.name] = broker
-        else:
-            args.append(broker)
+        is_named = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        call = partial(function, **{parameter.name: broker}) if is_named else partial(function, broker)
     what = f"the function {path}"
 
     async def resolve(made: Any = MISSING) -> Any:
         with blaming(what):
-            made = function(*args, **named) if made is MISSING else made
+            made = call() if made is MISSING else made
             return await made if inspect.isawaitable(made) else made
 
     if is_async or kind is AsyncBroker:
         made = loop.run(resolve())
     else:
         with blaming(what):
-            made = function(*args, **named)
+            made = call()
         if inspect.isawaitable(made):  # a plain function, such as a lambda, around a coroutine function
             made = loop.run(resolve(made))
     if not isinstance(made, KINDS):
         found = "None" if made is None else f"an object of type {type(made).__name__}"
         raise TargetUnusable(f"{what} returned {found}, and not a Worker, an AsyncWorker or a Pipeline")
     return made
-
-
-def _find_parameter(path: str, function: Callable[..., Any]) -> inspect.Parameter | None:
-    """Return the parameter for the broker; ``None`` if the function has no parameter that it needs."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a function in C may not know its parameters
-        return None
-    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    needed = [one for one in parameters if one.default is inspect.Parameter.empty and one.kind not in variadic]
-    if not needed:
-        return None
-    # A handler takes one argument as well: called with a broker instead of a payload, it would do anything.
-    if len(needed) == 1 and (needed[0].name == "broker" or _annotated_broker(needed[0])):
-        return needed[0]
-    raise TargetUnusable(
-        f"{path} is a function of ({', '.join(one.name for one in needed)}); a function that makes a worker has no "
-        "argument that it needs, or the broker alone: name it broker, or annotate it with mongoq.Broker or "
-        "mongoq.AsyncBroker"
-    )
 
 
 def _annotated_broker(parameter: inspect.Parameter) -> type[Broker] | type[AsyncBroker] | None:
@@ -240,50 +251,3 @@ def _list_names(beginning: str, name: str, found: Iterable[str]) -> str:
         return ""
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
     return f"; {beginning} {', '.join(names[:SHOWN_NAMES])}{more}"
-
-
-# --- errors ----------------------------------------------------------------------------------------
-
-
-def describe_own_error(error: BaseException) -> str | None:
-    """Return the message of an error of mongoq, or of a server that refuses the user; ``None`` for other errors.
-
-    An error of mongoq with an error of the user as its cause is another one too: its traceback shows the cause.
-    """
-    if isinstance(error, MongoqError) and isinstance(error.__cause__, PyMongoError | None):
-        return hide_credentials(str(error))
-    if isinstance(error, OperationFailure) and is_refused_user(error):
-        return describe_driver_error(error)
-    return None
-
-
-def find_user_line(error: BaseException) -> str | None:
-    """Return the innermost line of the user that led to an error, as ``app.py:5``; ``None`` without one."""
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [(Path(frame.f_code.co_filename), number) for frame, number in frames]
-    users = [line for line in lines if not str(line[0]).startswith((*CALLING_FILES, DRIVER_FILES))]
-    if not users:
-        return None
-    path, number = users[-1]
-    folder = Path.cwd()
-    return f"{path.relative_to(folder) if path.is_relative_to(folder) else path}:{number}"
-
-
-def format_user_traceback(error: BaseException) -> str:
-    """Return an error as Python prints it, without the frames of mongoq and of the import system.
-
-    Users and passwords of connection strings are masked, in lines of source code too.
-    """
-    shown = traceback.TracebackException.from_exception(error)
-    seen: set[int] = set()
-    following = [shown]
-    while following:
-        one = following.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        users = [frame for frame in one.stack if not frame.filename.startswith(CALLING_FILES)]
-        one.stack = traceback.StackSummary.from_list(users)
-        following += [linked for linked in (one.__cause__, one.__context__) if linked is not None]
-    text = "".join(shown.format())
-    return printable(hide_credentials(text)).rstrip()

@@ -13,12 +13,11 @@ import click
 
 from mongoq.cli.base.arguments import ADDRESS
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
-from mongoq.cli.base.errors import OPERATION_FAILED, explain
 from mongoq.cli.base.logs import configure_logging, log_options
+from mongoq.cli.base.output import OPERATION_FAILED, explain
 from mongoq.cli.processes.exporter import ServerReader, metrics_renderer, serve
 from mongoq.cli.processes.supervisor import FileWatcher, Supervisor
-from mongoq.cli.processes.supervisor_link import SupervisorLink
-from mongoq.cli.processes.worker_process import WorkerProcess
+from mongoq.cli.processes.worker_process import SupervisorLink, WorkerProcess
 from mongoq.monitoring.durations import RunDurations
 from mongoq.worker.consumer import LogErrors
 
@@ -31,7 +30,7 @@ logger = logging.getLogger("mongoq.cli")
 @click.command()
 @click.argument("target", metavar="MODULE:OBJECT")
 @with_connection
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="End when the queues are empty.")
 @click.option("--reload", is_flag=True, help="Start again when a .py file of this folder changes; for development.")
 @click.option("--http", type=ADDRESS, help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone.")
@@ -39,7 +38,6 @@ logger = logging.getLogger("mongoq.cli")
     "--metrics",
     type=click.Choice(["all", "process"]),
     default="all",
-    show_default=True,
     help="What /metrics has: the state of all queues as well, or the runs of this worker alone.",
 )
 @click.option("--report-durations", is_flag=True, hidden=True, help="Report runs to the supervisor.")
@@ -92,7 +90,12 @@ def worker(
                 watcher=FileWatcher(Path.cwd()) if reload else None,
                 durations=durations,
             )
-            read = _find_reader(settings, stack) if http is not None and metrics == "all" else None
+            read: Callable[[], BrokerReading] | None = None
+            if http is not None and metrics == "all":
+                try:  # the supervisor imports no module of the user, and so knows no broker
+                    read = stack.enter_context(ServerReader(find_place(**settings))).read
+                except click.UsageError:
+                    logger.warning("/metrics is without the state of the queues: set MONGOQ_URI, to find them")
             render = None if durations is None else metrics_renderer(durations, read)
             stack.enter_context(serve(http, supervisor.health, render))
             click.get_current_context().exit(supervisor.run())
@@ -108,16 +111,6 @@ def worker(
         render = None if http is None or durations is None else metrics_renderer(durations, read)
         stack.enter_context(serve(http, process.health, render))
         process.run()
-
-
-def _find_reader(settings: dict[str, str | None], stack: ExitStack) -> Callable[[], BrokerReading] | None:
-    """Return what reads the queues for a supervisor, which imports no module of the user and so knows no broker."""
-    try:
-        place = find_place(**settings)
-    except click.UsageError:
-        logger.warning("/metrics is without the state of the queues: set MONGOQ_URI, so that the supervisor finds them")
-        return None
-    return stack.enter_context(ServerReader(place)).read
 
 
 @contextmanager

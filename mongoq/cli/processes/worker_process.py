@@ -1,12 +1,16 @@
-"""Worker process: runs a worker or a pipeline of the user in this process, and stops it on signals."""
+"""Worker process: runs a worker or a pipeline of the user, and stops it on signals and orders of its supervisor."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
+import select
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,13 +18,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from pymongo.errors import OperationFailure
 
 import mongoq
 from mongoq.aio import AsyncBroker
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
-from mongoq.cli.processes.supervisor_link import SupervisorLink
-from mongoq.cli.processes.target import KINDS, TargetUnusable, UserRefused, has_coroutines, load, make
+from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED
+from mongoq.cli.processes.target import KINDS, TargetFailed, TargetUnusable, has_coroutines, load, make
 from mongoq.data.health import Health
 from mongoq.drivers.errors import is_refused_user
 from mongoq.drivers.signals import on_main_thread
@@ -39,7 +41,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mongoq.cli")
 
-LASTING_ERRORS = (TargetUnusable, UserRefused, ArgumentInvalid, AuthenticationFailed, GraphInvalid, StageStopped)
+LINK_VARIABLE = "MONGOQ_SUPERVISOR"
+"""Environment variable by which a child learns the number of its end of the link."""
+STOP, HALT = b"s", b"h"
+"""Orders: stop in good order; stop at once."""
+POLL_SECONDS = 0.2
+"""Seconds between two looks at the state of the worker."""
+REPORT_SECONDS = 2.0
+"""Seconds between two reports of the same state: they show that the process is not frozen."""
+END_SECONDS = 10.0
+"""Seconds beyond the grace after which a process without supervisor ends by force."""
+LASTING_ERRORS = (TargetUnusable, ArgumentInvalid, AuthenticationFailed, GraphInvalid, StageStopped)
 """Errors that a restart would meet again: the code, the item or the user's rights have to change first."""
 CLOSE_SECONDS = 4.0
 """Seconds for the last commands of an asynchronous broker: a supervisor kills a process that takes long to end."""
@@ -47,6 +59,82 @@ POOL_THREADS = "ThreadPoolExecutor"
 """Beginning of the names of threads that Python ends by itself."""
 LOOP_SECONDS = 1.0
 """Seconds beyond the limit of a reading after which the event loop counts as blocked."""
+
+
+class SupervisorLink:
+    """Obeys the supervisor, and sends it the state of the worker; works in a thread of its own.
+
+    When the supervisor dies, the system closes its end, and the worker stops in good order: nothing would restart or
+    stop it any more. That works on every system, where a signal at the death of the parent exists on Linux alone.
+
+    Attributes:
+        stops_wanted: how many stops the supervisor wants: 1 to stop in good order, 2 to stop at once.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        # The number came by inheritance; a process that a handler starts must not keep the link open.
+        os.set_inheritable(link.fileno(), False)
+        self._lock = threading.Lock()
+        self._durations_lock = threading.Lock()
+        self.stops_wanted = 1
+
+    @classmethod
+    def from_environment(cls) -> SupervisorLink | None:
+        """Return the link of this process, and remove its mark from the environment; ``None`` without supervisor."""
+        number = os.environ.pop(LINK_VARIABLE, None)
+        if number is None:
+            return None
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the start
+        return cls(socket.socket(fileno=int(number)))
+
+    def start(self, process: WorkerProcess) -> None:
+        """Begin to obey and to report."""
+        threading.Thread(target=self._serve, args=(process,), name="mongoq-supervisor", daemon=True).start()
+
+    def report_durations(self, process: WorkerProcess) -> None:
+        """Report the handler calls since the last report, if there are any."""
+        with self._durations_lock:  # a report that was taken by one thread goes before the end of the other
+            if process.durations is not None and (taken := process.durations.take()):
+                self.report(durations=taken)
+
+    def report(self, **fields: Any) -> None:
+        """Send fields of the state: the ``grace`` of the handlers, reasons why it is ``unready``, or others."""
+        try:
+            with self._lock:
+                self._link.sendall(json.dumps(fields).encode() + b"\n")
+        except OSError:  # the supervisor is gone; the thread notices it as well
+            pass
+
+    def _serve(self, process: WorkerProcess) -> None:
+        reported, reported_at = None, 0.0
+        while not process.has_ended:
+            if select.select([self._link], [], [], POLL_SECONDS)[0]:
+                try:
+                    orders = self._link.recv(16)
+                except OSError:
+                    orders = b""
+                if not orders:
+                    break
+                self.stops_wanted = 2 if HALT in orders else self.stops_wanted
+                self._wake_main_thread(process)
+            health, now = process.health(), time.monotonic()
+            if health != reported or now > reported_at + REPORT_SECONDS:
+                self.report(unready=health.reasons, notes=health.notes)
+                self.report_durations(process)
+                reported, reported_at = health, now
+        if process.has_ended:
+            return
+        logger.warning("the supervisor is gone: this worker finishes what runs, and ends")
+        self._wake_main_thread(process)
+        time.sleep(process.grace + END_SECONDS)
+        os._exit(1)
+
+    def _wake_main_thread(self, process: WorkerProcess) -> None:
+        """Send SIGTERM to the main thread: the handlers there stop the worker; while it loads, the signal ends it."""
+        main = threading.main_thread().ident
+        if not process.has_ended and main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)
 
 
 class WorkerProcess:
@@ -112,14 +200,21 @@ class WorkerProcess:
                 finally:
                     self.has_ended = True
                     self._ignore_signals()
-                    self._close_brokers()
+                    # The brokers of the user's worker too: the process ends, and counters are written at the close.
+                    for broker in self._brokers:
+                        with suppress(Exception):  # the server may be gone; what was settled is settled
+                            if isinstance(broker, AsyncBroker):
+                                self._loop.run(asyncio.wait_for(broker.close(), CLOSE_SECONDS))
+                            else:
+                                broker.close()
             if self._drain and self.engine is not None and self.engine.interrupted:
                 logger.warning("%s has stopped before its queues were empty", self._path)
                 raise click.exceptions.Exit(INTERRUPTED)
         except _Terminated:
             self._end_unstarted()
-        except (*LASTING_ERRORS, OperationFailure) as error:
-            if self._link is not None and (isinstance(error, LASTING_ERRORS) or is_refused_user(error)):
+        except Exception as error:
+            is_refused = error.lasting if isinstance(error, TargetFailed) else is_refused_user(error)
+            if self._link is not None and (is_refused or isinstance(error, LASTING_ERRORS)):
                 self._link.report(lasting=True)  # a restart would fail in the same way
             raise
         finally:
@@ -128,7 +223,16 @@ class WorkerProcess:
                 self._link.report_durations(self)
             self._ignore_signals()
             self._loop.close()
-            _warn_of_threads()
+            names = sorted(
+                thread.name
+                for thread in threading.enumerate()
+                if not thread.daemon
+                and thread is not threading.main_thread()
+                and not thread.name.startswith(POOL_THREADS)
+            )
+            if names:  # a supervisor kills it after a while
+                text = "the worker has ended, and its process waits for threads that the program has started: %s"
+                logger.warning(text, ", ".join(names))
 
     def _load(self) -> None:
         process = os.getpid()
@@ -136,10 +240,9 @@ class WorkerProcess:
             found = load(self._path)
             self._made = found if isinstance(found, KINDS) else make(self._path, found, self._connect, self._loop)
         finally:
-            if os.getpid() != process:  # a child that the module has forked
-                logger.error(
-                    "a process that the module has forked comes back from it, and ends; the worker is its parent's"
-                )
+            if os.getpid() != process:
+                text = "a process that the module has forked comes back from it, and ends; the worker is its parent's"
+                logger.error(text)
                 os._exit(OPERATION_FAILED)
         if self.durations is not None:
             self._made.around(self.durations)
@@ -158,7 +261,11 @@ class WorkerProcess:
             if isinstance(broker, kind):
                 return broker
         arguments = self._find_server()
-        made = mongoq.connect(**arguments) if kind is Broker else self._loop.run(_connect_async(arguments))
+
+        async def connect_async() -> AsyncBroker:
+            return await mongoq.connect_async(**arguments)
+
+        made = mongoq.connect(**arguments) if kind is Broker else self._loop.run(connect_async())
         self._brokers.append(made)
         return made
 
@@ -168,7 +275,15 @@ class WorkerProcess:
             grace, heartbeat = timedelta(seconds=DRAIN_GRACE_SECONDS), timedelta(seconds=HEARTBEAT_SECONDS)
             options = {"grace": grace, "heartbeat": heartbeat, "signals": False}
             if has_coroutines(made):
-                self._loop.run(self._run_pipeline_async(made, self._connect(AsyncBroker), options))
+                broker = self._connect(AsyncBroker)
+
+                async def run_pipeline() -> None:
+                    run = await made._make_async_run(broker, None, drain=self._drain, **options)
+                    self._engine = run._engine
+                    async with run:
+                        await run.wait()
+
+                self._loop.run(run_pipeline())
                 return
             # The run of drain() would be out of reach of a signal.
             run = made._make_run(self._connect(Broker), None, **options)
@@ -181,12 +296,6 @@ class WorkerProcess:
         running = made.run(drain=self._drain, signals=False)
         if isinstance(made, AsyncWorker):
             self._loop.run(running)
-
-    async def _run_pipeline_async(self, pipeline: Pipeline, broker: AsyncBroker, options: dict[str, Any]) -> None:
-        run = await pipeline._make_async_run(broker, None, drain=self._drain, **options)
-        self._engine = run._engine
-        async with run:
-            await run.wait()
 
     # --- signals -----------------------------------------------------------------------------------
 
@@ -252,17 +361,6 @@ class WorkerProcess:
         finally:
             future.cancel()
 
-    # --- the end -----------------------------------------------------------------------------------
-
-    def _close_brokers(self) -> None:
-        """Close the brokers, that of the user's worker too: the process ends, and counters are written at the close."""
-        for broker in self._brokers:
-            with suppress(Exception):  # the server may be gone; what was settled is settled
-                if isinstance(broker, AsyncBroker):
-                    self._loop.run(asyncio.wait_for(broker.close(), CLOSE_SECONDS))
-                else:
-                    broker.close()
-
     def _ignore_signals(self) -> None:
         """Ignore the second one of two equal signals: it must not kill a process that has ended well."""
         if self._link is not None:
@@ -301,19 +399,3 @@ def _terminated_while_loading() -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGTERM) is raise_terminated:  # else the module has a handler of its own
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _warn_of_threads() -> None:
-    """Log the threads that keep the process from ending: a supervisor kills it after a while."""
-    names = [
-        thread.name
-        for thread in threading.enumerate()
-        if not thread.daemon and thread is not threading.main_thread() and not thread.name.startswith(POOL_THREADS)
-    ]
-    if names:
-        text = "the worker has ended, and its process waits for threads that the program has started: %s"
-        logger.warning(text, ", ".join(sorted(names)))
-
-
-async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:
-    return await mongoq.connect_async(**arguments)

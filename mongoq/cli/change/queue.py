@@ -1,4 +1,4 @@
-"""Commands ``pause``, ``resume`` and ``configure``: the settings of a queue, which every process follows."""
+"""Commands that change a queue: its settings, which every process follows, and deletion of items or of all of it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,33 @@ from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
+from bson import ObjectId
 
-from mongoq.cli.base.arguments import DURATION, MAX_COUNT, ReadType, examples, queue_argument
+from mongoq.cli.base.arguments import (
+    COUNT,
+    DURATION,
+    MAX_COUNT,
+    OBJECT_ID,
+    ReadType,
+    examples,
+    queue_argument,
+    where_option,
+)
 from mongoq.cli.base.changes import Change, amount, count_items, with_change
 from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.output import Output
 from mongoq.core.history.query import BoundedCount
 from mongoq.data.arguments import read_duration
 from mongoq.data.encoding.extended_json import NONE, setting_text
+from mongoq.data.item import State
 from mongoq.data.settings import SETTINGS, QueueSettings, to_stored
-from mongoq.errors import MongoqError, QueueUnknown
+from mongoq.errors import MongoqError, PayloadInvalid, QueueUnknown
 from mongoq.sync import Broker, Queue
 
 ROUGH_LIMIT = 10_000
 """Items that a command examines, at most, to say how many items a change concerns that changes none of them."""
+INTERRUPTED_DELETION = "what was deleted by now is gone, and the rest is still there; run the command again to go on"
+"""Sentence after Ctrl-C during a deletion: one command of the server deletes all, and may go on."""
 HELP: Mapping[str, str] = {
     "lease": "Duration of a reservation, such as 30s.",
     "history": "Time for which processed items are kept, such as 7d, or none.",
@@ -144,8 +157,12 @@ def configure(*, queue: str, existing: bool, new: bool, change: Change, **option
     if existing and "history" not in given:
         raise click.UsageError("--existing applies --history to the history; give --history as well")
     handle = open_queue(change.broker, queue, new=new)
-    before = handle.settings
-    old, planned = _texts(before), _texts(handle.configure(**given, dry_run=True))
+
+    def text(value: Any) -> str:
+        return setting_text(value) if isinstance(value, timedelta) else NONE if value is None else str(value)
+
+    before, planned_settings = handle.settings, handle.configure(**given, dry_run=True)
+    old, planned = ({name: text(getattr(each, name)) for name in SETTINGS} for each in (before, planned_settings))
     changes = [f"{name.replace('_', '-')} {old[name]} -> {planned[name]}" for name in old if old[name] != planned[name]]
     sentence, counted = f"change {queue}: {', '.join(changes) or 'store the same settings'}", BoundedCount(len(given))
     if existing:
@@ -154,26 +171,15 @@ def configure(*, queue: str, existing: bool, new: bool, change: Change, **option
     if not change.allows(sentence, counted):
         return
     after = handle.configure(**given, existing=existing)
-    if change.output.as_json:
-        change.output.document({"queue": queue, "before": _values(before), "after": _values(after)})
+    if change.output.as_json:  # durations in seconds
+        shown = [{name: to_stored(getattr(each, name)) for name in SETTINGS} for each in (before, after)]
+        change.output.document({"queue": queue, "before": shown[0], "after": shown[1]})
         return
     rows = [
-        {"setting": name.replace("_", "-"), "before": old[name], "after": new} for name, new in _texts(after).items()
+        {"setting": name.replace("_", "-"), "before": old[name], "after": text(getattr(after, name))}
+        for name in SETTINGS
     ]
     change.output.table(("setting", "before", "after"), rows, empty="")
-
-
-def _values(settings: QueueSettings) -> dict[str, Any]:
-    """Return the settings for JSON: durations in seconds."""
-    return {name: to_stored(getattr(settings, name)) for name in SETTINGS}
-
-
-def _texts(settings: QueueSettings) -> dict[str, str]:
-    values = {name: getattr(settings, name) for name in SETTINGS}
-    return {
-        name: setting_text(value) if isinstance(value, timedelta) else NONE if value is None else str(value)
-        for name, value in values.items()
-    }
 
 
 @click.command("repair-sequences", short_help="Let sequences go on in order after changes by other programs.")
@@ -187,3 +193,98 @@ def repair_sequences(*, queue: str, broker: Broker, output: Output) -> None:
     number = open_queue(broker, queue).repair_sequences()
     text = f"{amount(number)} of {queue} may be claimed now, or must wait again"
     output.result({"queue": queue, "promoted": number}, text if number else f"the sequences of {queue} are in order")
+
+
+@click.command(short_help="Delete items of a queue.")
+@queue_argument
+@click.option("--state", type=click.Choice(get_args(State)), help="Only items in this state; processed is the history.")
+@where_option
+@click.option("--limit", type=COUNT, help="Items, at most, the first ones.")
+@with_change
+def purge(
+    *, queue: str, state: State | None, where: Mapping[str, Any] | None, limit: int | None, change: Change
+) -> None:
+    """Delete items of QUEUE: by default all that wait, and none that a worker holds.
+
+    With --state reserved, workers lose the items that they hold.
+    """
+    handle = change.broker.queue(queue)
+    change.broker.inspect().check_known(queue)
+    counted = change.count(handle.select(state=state, where=where), limit=limit, free=state is None)
+    if not change.allows_counted(f"delete {amount(counted, f'{state} item' if state else 'item')} of {queue}"):
+        return
+    deleted = 0
+    if not change.is_empty:
+        with change.output.explaining(lambda: INTERRUPTED_DELETION):
+            deleted = handle.purge(state=state, where=where, limit=change.limit, as_of=change.as_of)
+    result = {"queue": queue, "state": state, "deleted": deleted}
+    change.output.result(result, f"deleted {amount(deleted)} of {queue}")
+
+
+@click.command(short_help="Delete one item.")
+@queue_argument
+@click.argument("id", type=OBJECT_ID)
+@with_change
+def remove(*, queue: str, id: ObjectId, change: Change) -> None:
+    """Delete the item ID of QUEUE, live or in its history, unless a worker holds it.
+
+    Its id is forgotten: pushed again, it is a new item.
+    """
+    handle = change.broker.queue(queue)
+    change.broker.inspect().check_known(queue)
+    state = _find_state(handle, id)
+    if not change.allows(f"delete the {state} item {id} of {queue}"):
+        return
+    if not handle.remove(id):
+        # Between the read and the delete a worker has taken the item, or somebody else has deleted it.
+        raise MongoqError(f"item {id} of {queue!r} was not deleted: its state is now {_find_state(handle, id)}")
+    change.output.result({"queue": queue, "id": str(id), "deleted": 1}, f"deleted item {id} of {queue}")
+
+
+def _find_state(handle: Queue[Any], id: ObjectId) -> str:
+    """Return the state of an item that can be deleted.
+
+    Raises:
+        MongoqError: the queue has no such item, or a worker holds it.
+    """
+    try:
+        item = handle.get(id)
+    except PayloadInvalid as invalid:
+        # Its bytes cannot be decoded, but it can be deleted.
+        item = invalid.item
+    if item is None:
+        raise MongoqError(f"queue {handle.name!r} has no item {id}")
+    if item.state == "reserved":
+        raise MongoqError(f"item {id} of {handle.name!r} is reserved until {item.lease_until}; its worker holds it")
+    return item.state
+
+
+@click.command("drop-queue", short_help="Delete a queue with all that is stored of it.")
+@queue_argument
+@click.option("--force", is_flag=True, help="Delete its live items too.")
+@with_change
+def drop_queue(*, queue: str, force: bool, change: Change) -> None:
+    """Delete the history, the counters and the settings of QUEUE; with --force its live items as well.
+
+    Items that come after the question stay, and the queue with them, unless --yes was given.
+
+    Its dead queue is a queue of its own, and stays.
+    """
+    handle = change.broker.queue(queue)
+    change.broker.inspect().check_known(queue)
+    change.note_time()
+    claimable, blocked, kept = (count_items(handle.select(state=state)) for state in (None, "blocked", "processed"))
+    live = claimable + blocked
+    if live.number and not force:
+        raise MongoqError(f"queue {queue!r} holds {amount(live, 'live item')}; --force deletes them as well")
+    sentence = f"delete {queue} with {amount(live, 'live item')} and {amount(kept, 'item')} of its history"
+    if not change.allows(sentence, live + kept):
+        return
+    with change.output.explaining(lambda: INTERRUPTED_DELETION):
+        deleted = 0
+        if change.as_of is not None and force:
+            # What came after the question makes the drop fail, and stays.
+            deleted = handle.purge(as_of=change.as_of) + handle.purge(state="reserved", as_of=change.as_of)
+        deleted += change.broker.drop_queue(queue, force=force and change.as_of is None)
+    live_text = f" with {amount(deleted, 'live item')}" if force else ""
+    change.output.result({"queue": queue, "deleted": deleted}, f"deleted {queue}{live_text}")
