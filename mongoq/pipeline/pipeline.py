@@ -14,11 +14,10 @@ from mongoq.data.arguments import Duration, duration
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.pipeline.checks import faults
 from mongoq.pipeline.declare import Declarations, H, Names
-from mongoq.pipeline.graph.comparison import Difference, differences
 from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Graph, Source, Trail, Waiting
 from mongoq.pipeline.graph.handlers import handler_name, names, quote_if_odd
 from mongoq.pipeline.recipe import graph_of
-from mongoq.pipeline.render import description, mermaid
+from mongoq.pipeline.render import Difference, description, differences, mermaid
 from mongoq.pipeline.run.run import AsyncRun, Progress, Run, StartingAsync, show_progress, show_progress_async
 from mongoq.sync import Broker
 from mongoq.worker.consumer import LogErrors

@@ -321,7 +321,7 @@ class FrameQuery:
                 except AnalysisException:  # the files were removed
                     is_written = False
             if not is_written:
-                self._write(frame, StageSettings(part).most)
+                self._write(frame, StageSettings(part).resolver.most())
                 broker._run(write_note, part.consumer, token, part.path)
         finally:
             frame.unpersist()

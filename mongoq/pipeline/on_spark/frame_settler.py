@@ -38,7 +38,7 @@ from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, Reservat
 from mongoq.pipeline.frames.rows import DEAD, DELIVERY_HASH, ID, RETRY, TO
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.on_spark.serialization import absent
-from mongoq.pipeline.run.consumers import make_consumer, make_resolver, make_stage_handle
+from mongoq.pipeline.run.consumers import StageOutcomeResolver, make_consumer, make_stage_handle
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown
@@ -332,12 +332,7 @@ class StageSettings:
         self.context = own._context
         own._run(ensure_ready)
         self.consumer = make_consumer(stage, own, absent, coroutines=False, batch=MAX_ITEMS)
-        self.resolver = make_resolver(graph, stage, handle, self.broker)
-
-    @property
-    def most(self) -> int | None:
-        """Runs of an item before the stage stops; ``None`` where there is an error queue."""
-        return None if self.resolver._most is None else self.resolver._most()
+        self.resolver = StageOutcomeResolver(graph, stage, handle, self.broker)
 
     # --- outcomes ----------------------------------------------------------------------------------
 

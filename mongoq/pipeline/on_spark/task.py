@@ -22,7 +22,7 @@ from mongoq.core_threads.history.counters import flush
 from mongoq.data.encoding.error_text import print_exception
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
-from mongoq.pipeline.frames.handler import frames_of
+from mongoq.pipeline.frames.rows import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
 from mongoq.pipeline.run.consumers import machinery, make_engine
 from mongoq.pipeline.run.run import Counts, count_parts
