@@ -76,7 +76,7 @@ def faults(graph: Graph) -> list[str]:
         # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported.
         # Async generators are valid: asyncio may run them.
         valid = {"batch": DEFAULT_BATCH, "every": None, "lease": DEFAULT_LEASE_SECONDS}
-        handlers = {"handler": source.handler, **dict.fromkeys(valid, _no_records)}
+        handlers = {"handler": source.handler, **dict.fromkeys(valid, no_records)}
         for name, handler in handlers.items():
             options: dict[str, Any] = valid | {name: getattr(source, name)} if name in valid else valid
             found = _raised(source_plan, "", "", None, handler, coroutines=True, **options)
@@ -88,7 +88,8 @@ def faults(graph: Graph) -> list[str]:
     return list(dict.fromkeys([*all_faults, *_check_routes(graph)]))
 
 
-def _no_records(_position: Any) -> Iterator[Any]:
+def no_records(_position: Any) -> Iterator[Any]:
+    """Return no record: a stand-in for the handler of a source."""
     yield from ()
 
 
@@ -219,17 +220,15 @@ def _check_sequence(stage: Stage, sequence: Any) -> Iterator[str]:
     if not (keeps or callable(sequence)):
         yield f"sequence: a function of the payload, or 'keep' for the sequence of the input, not {sequence!r:.60}"
         return
-    is_lazy = any(is_function(kind, sequence) for kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction))
     if stage.is_sink:
         yield "sequence: items end here, so no output enters one; leave it out"
     if stage.delivery == "at-most-once":
         yield "sequence: what is run at most once leaves its place before it runs, so its outputs have no order"
     if keeps and stage.join is not None:
         yield "sequence: the inputs of a join have several; give a function of the payload in place of 'keep'"
-    if is_lazy:
-        yield "sequence: a plain function is called, and nothing awaits it or loops over it; make it one"
-    if not (keeps or is_lazy or _takes_one(sequence)):
-        yield "sequence: it is called with the payload of an output, and cannot be; let it take one argument"
+    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction
+    if not keeps and (any(is_function(kind, sequence) for kind in kinds) or not _takes_one(sequence)):
+        yield "sequence: a plain function that takes one argument, the payload of an output; make it one"
 
 
 def _check_format(stage: Stage) -> Iterator[str]:
@@ -267,16 +266,9 @@ def _check_frame(stage: Stage, frame: Frame) -> Iterator[str]:
     """Yield the faults of a frame stage. Spark checks the types when the stage starts."""
     handler: Any = stage.handler
     schema, lease = frame.schema, stage.options.get("lease")
-    is_generator = is_function(inspect.isgeneratorfunction, handler)
-    is_coroutine = any(is_function(kind, handler) for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
-    if not callable(handler):
-        yield f"handler: a function, not {type(handler).__name__}"
-    if is_coroutine:
-        yield "handler: it is a coroutine function, and Spark awaits nothing; make it a plain one"
-    if is_generator:
-        yield "handler: it is a generator, which would run nothing; return a DataFrame"
-    if callable(handler) and not (is_coroutine or is_generator or _takes_one(handler)):
-        yield "handler: it is called with one DataFrame, and cannot be; let it take one argument"
+    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction
+    if not callable(handler) or any(is_function(kind, handler) for kind in kinds) or not _takes_one(handler):
+        yield "handler: a plain function that takes one DataFrame, and returns one; no coroutine function, no generator"
     if not (schema.strip() if isinstance(schema, str) else schema is None or hasattr(schema, "fieldNames")):
         problem = "nothing" if isinstance(schema, str) else f"a value of type {type(schema).__name__}"
         yield f"schema: columns such as 'carrier string, dep_delay int', a StructType, or None, not {problem}"
@@ -453,15 +445,14 @@ def _is_one_payload(kind: type) -> bool:
 
 
 def _join_names(kinds: list[type], *, by_package: bool = False) -> str:
-    packages = [f"{kind.__module__.partition('.')[0]}." if by_package else "" for kind in kinds]
-    names = [kind.__qualname__ if by_package else kind.__name__ for kind in kinds]
-    return " or ".join(
-        f"{package}{name}".removeprefix("builtins.") for package, name in zip(packages, names, strict=True)
-    )
+    if not by_package:
+        return " or ".join(kind.__name__ for kind in kinds)
+    names = [f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}" for kind in kinds]
+    return " or ".join(name.removeprefix("builtins.") for name in names)
 
 
 def _check_routes(whole: Graph) -> Iterator[str]:
-    """Yield the faults of the routes of items; queue names that are not strings are ignored."""
+    """Yield the faults of the routes of items; names that are no strings are reported elsewhere."""
     if not (whole.stages or whole.sources):
         yield "pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"
         return
@@ -472,14 +463,14 @@ def _check_routes(whole: Graph) -> Iterator[str]:
             times = Counter(queue for queue in queues if isinstance(queue, str))
             twice = [queue for queue, number in times.items() if number > 1]
             yield from (f"{_title(stage)}: {argument}: {queue!r:.150} is given twice; name it once" for queue in twice)
-    graph = whole.of_strings()
+    graph = whole.in_words()
     readers: dict[str, list[Stage]] = {}
     for stage in graph.stages:
         for queue in dict.fromkeys(stage.sources):
             readers.setdefault(queue, []).append(stage)
     # Queues that are read: by a stage, or by a reader outside the pipeline that is declared for them.
     read: set[Any] = {*readers, *graph.outputs, graph.errors, *(graph.errors_of(stage) for stage in graph.stages)}
-    yield from _check_targets(graph, read)
+    yield from _check_targets(whole, read)
     for stage in graph.joins:
         at = f"{_title(stage)}: name"
         for queue in (graph.waiting_queue(stage), graph.pairs_queue(stage)):
@@ -496,33 +487,31 @@ def _check_routes(whole: Graph) -> Iterator[str]:
                 remedy = "a join shares its queues with nobody: give each a queue of its own"
             problem = f"stages {names} take items from it, and each item goes to one of them"
             yield f"queue {queue!r:.150}: {problem}; {remedy}"
-    for queue in graph.inputs or ():
-        if queue not in readers:
-            yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
+    for name in whole.inputs or ():
+        if isinstance(name, str) and name not in readers:
+            yield f"pipeline: inputs: no stage takes items from {name!r:.150}; declare one, or leave the queue out"
     filled = {*(route.queue for route in graph.routes), *graph.fed}
-    for queue in graph.outputs:
-        if queue not in filled:
-            yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
-    # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
-    if whole.inputs == graph.inputs:
-        reachable = graph.find_reachable([*graph.entries, *graph.fed])
-        for stage in graph.stages:
-            if stage.sources and reachable.isdisjoint(stage.sources):
-                names = ", ".join(f"{source!r:.150}" for source in stage.sources)
-                remedy = "send some there from another stage, or name the queue that they come in by in inputs="
-                yield f"{_title(stage)}: no item ever comes to {names}; {remedy} of the pipeline"
+    for name in whole.outputs:
+        if isinstance(name, str) and name not in filled:
+            yield f"pipeline: outputs: no stage sends items to {name!r:.150}; name it in to=, or leave the queue out"
+    reachable = graph.find_reachable([*graph.entries, *graph.fed])
+    for stage in graph.stages:
+        if stage.sources and reachable.isdisjoint(stage.sources):
+            names = ", ".join(f"{source!r:.150}" for source in stage.sources)
+            remedy = "send some there from another stage, or name the queue that they come in by in inputs="
+            yield f"{_title(stage)}: no item ever comes to {names}; {remedy} of the pipeline"
 
 
 def _check_targets(graph: Graph, read: set[Any]) -> Iterator[str]:
     """Yield the faults of targets, and of ``otherwise`` moves, which take the items that do not match a filter."""
-    targets: list[tuple[Stage | Source, str]] = [(source, source.target) for source in graph.sources]
+    targets: list[tuple[Stage | Source, Any]] = [(source, source.target) for source in graph.sources]
     targets += [(stage, target) for stage in graph.stages for target in stage.targets]
     remedy = "or name the queue in outputs= of the pipeline"
     for part, queue in targets:
-        if queue not in read:
+        if isinstance(queue, str) and queue not in read:
             yield f"{_title(part)}: to: no stage takes items from {queue!r:.150}; declare one, {remedy}"
     for stage in graph.stages:
-        if not isinstance(stage.otherwise, Move):
+        if not isinstance(stage.otherwise, Move) or not isinstance(stage.otherwise.to, str):
             continue
         queue, at = stage.otherwise.to, f"{_title(stage)}: otherwise"
         if queue not in (*stage.targets, *read):

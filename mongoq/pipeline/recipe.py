@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from os import PathLike
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from mongoq.data.outcomes import Drop, Move
 from mongoq.data.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.errors import ArgumentInvalid, GraphInvalid
-from mongoq.pipeline.checks import faults
+from mongoq.pipeline.checks import faults, no_records
 from mongoq.pipeline.graph.graph import (
     DEFAULT_FRAME_BATCH,
     KEEP_SEQUENCE,
@@ -232,8 +232,8 @@ class _Reading:
         part = self._part(entry, at, SOURCE, required=("to", "handler"), handler=SOURCE_STAND_IN)
         if part is None:
             return None
-        handler = self._import(part.pop("handler"), f"{at}: handler", _source_stand_in)
-        default = at if handler is _source_stand_in else handler_name(handler)
+        handler = self._import(part.pop("handler"), f"{at}: handler", no_records)
+        default = at if handler is no_records else handler_name(handler)
         name, target = part.pop("name", None), part.pop("to")
         return Source(default if name is None else name, target, handler, **part)
 
@@ -327,10 +327,5 @@ def _stand_in(_payload: Any, job: Any) -> Any:
     return job
 
 
-def _source_stand_in(_position: Any) -> Iterator[Any]:
-    """Stand-in for the handler of a source."""
-    yield from ()
-
-
-SOURCE_STAND_IN = f"{__name__}:{_source_stand_in.__name__}"
+SOURCE_STAND_IN = f"{no_records.__module__}:{no_records.__name__}"
 STAND_IN = f"{__name__}:{_stand_in.__name__}"

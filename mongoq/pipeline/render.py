@@ -69,8 +69,9 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
         yield "items", f"{_brief(frame.items)} a frame at most"
         if frame.partitions is not None:
             yield "partitions", _brief(frame.partitions)
-    back = graph.find_loops(stage)
-    if back:
+    # The sources that its own items may come back to.
+    later = graph.find_reachable(route.queue for route in graph.routes if route.stage is stage)
+    if back := [source for source in stage.sources if source in later]:
         yield "loop", f"its items may come back to {_join_names(back)}"
     errors = graph.errors_of(stage)
     yield "errors", "none: it stops" if errors is None else quote_if_odd(errors)
@@ -215,13 +216,9 @@ def _changes(subject: Subject, name: Any, before: Mapping[str, Any], after: Mapp
     return changes
 
 
-def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
-    """Return the parts by name; parts with equal names, which ``check`` refuses, are numbered."""
-    named_parts: dict[tuple[str, int], Stage | Source] = {}
-    for part in parts:
-        name = part.name if isinstance(part.name, str) else repr(part.name)
-        named_parts[name, sum(other == name for other, _ in named_parts)] = part
-    return named_parts
+def _by_name(parts: Sequence[Stage | Source]) -> dict[str, Stage | Source]:
+    # A graph with faults is compared as well, so a name may be of any type.
+    return {part.name if isinstance(part.name, str) else repr(part.name): part for part in parts}
 
 
 def _facts(part: Stage | Source) -> dict[str, Any]:

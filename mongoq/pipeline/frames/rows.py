@@ -245,17 +245,13 @@ class FrameRows:
             return payloads
         if not values:
             return []
-        names, orders = list(values), dict[tuple[str, ...], list[int]]()
-        at = {name: position for position, name in enumerate(names)}
+        names = list(values)
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
             original = self.payloads[place]
-            fields = tuple(original) if is_document(original) else ()
-            # First the item's fields in their order, then new fields in the order of the columns. Items of a batch
-            # mostly have the same fields: the order is computed once for each set of fields.
-            if fields not in orders:
-                own = [field for field in fields if field in at]
-                orders[fields] = [at[name] for name in dict.fromkeys([*own, *names])]
-            payloads.append({names[n]: row[n] for n in orders[fields] if row[n] is not ABSENT})
+            payload = {name: value for name, value in zip(names, row, strict=True) if value is not ABSENT}
+            # First the item's fields in their order, then new fields in the order of the columns.
+            own = {field: payload[field] for field in original if field in payload} if is_document(original) else {}
+            payloads.append(own | payload)
         return payloads
 
 
@@ -348,23 +344,17 @@ def frames_of(format: str) -> Any:
         raise ModuleNotFoundError(hint, name=error.name) from error
 
 
-class _Frames:
-    """Wrapper of a function on frames: makes the frame, maps the result to outcomes; picklable if the function is."""
+def wrap_frame_handler(stage: Stage, *, takes_job: bool, asynchronous: bool) -> Callable[..., Any]:
+    """Return a handler of batches, which takes and returns lists, around the function of a stage on frames."""
+    function, format = stage.handler, stage.format
 
-    def __init__(self, stage: Stage, *, takes_job: bool) -> None:
-        self.function = stage.handler
-        self.format = stage.format
-        self.targets = stage.targets
-        self.model = stage.model
-        self.takes_job = takes_job
-
-    def _make_call(self, payloads: Sequence[Any], job: Any) -> tuple[tuple[Any, ...], Callable[[Any], Sequence[Any]]]:
+    def prepare(payloads: Sequence[Any], job: Any) -> tuple[tuple[Any, ...], Callable[[Any], Sequence[Any]]]:
         """Return the arguments for the function, and a function from what it returns to an entry for each item."""
-        if self.model is not None:
+        if stage.model is not None:
             # As they are stored: the model has validated them before and may have changed values.
-            adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
+            adapter = stage.model if isinstance(stage.model, TypeAdapter) else TypeAdapter(stage.model)
             payloads = [TypedValues(adapter).to_stored(payload) for payload in payloads]
-        module, rows = frames_of(self.format), FrameRows(job.items, payloads, job)
+        module, rows = frames_of(format), FrameRows(job.items, payloads, job)
         frame, frame_values = module.make_frame({**rows.envelope, **rows.fields})
 
         def read_entries(returned: Any) -> Sequence[Any]:
@@ -376,33 +366,25 @@ class _Frames:
                 except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
                     raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
                 columns = check_columns(columns)
-                entries = rows.read_outcomes(columns, frame_values, self.targets, nested=module.NESTED)
+                entries = rows.read_outcomes(columns, frame_values, stage.targets, nested=module.NESTED)
             else:
                 check_result(returned)
                 if not isinstance(returned, list | tuple):
-                    hint = f"return a {FORMATS[self.format]}, a list with an entry for each row, or None"
-                    raise OutcomeInvalid(f"a stage with format={self.format!r} got a {name_of(returned)}; {hint}")
+                    hint = f"return a {FORMATS[format]}, a list with an entry for each row, or None"
+                    raise OutcomeInvalid(f"a stage with format={format!r} got a {name_of(returned)}; {hint}")
                 entries = check_entries(rows.items, returned)
             # Items without a row stand at their positions in the batch, each with its own error.
             rest, places = iter(entries), range(len(entries) + len(rows.refused))
             return [rows.refused[place] if place in rows.refused else next(rest) for place in places]
 
-        return (frame, job) if self.takes_job else (frame,), read_entries
+        return (frame, job) if takes_job else (frame,), read_entries
 
+    def call(payloads: Sequence[Any], job: Any) -> Any:
+        arguments, read_entries = prepare(payloads, job)
+        return read_entries(function(*arguments))
 
-class FrameHandler(_Frames):
-    """A handler of batches around a plain function."""
+    async def call_async(payloads: Sequence[Any], job: Any) -> Any:
+        arguments, read_entries = prepare(payloads, job)
+        return read_entries(await function(*arguments))
 
-    def __call__(self, payloads: Sequence[Any], job: Any) -> Any:
-        """Call the function with a frame, and return an entry for each item."""
-        arguments, read_entries = self._make_call(payloads, job)
-        return read_entries(self.function(*arguments))
-
-
-class AsyncFrameHandler(_Frames):
-    """A handler of batches around a coroutine function."""
-
-    async def __call__(self, payloads: Sequence[Any], job: Any) -> Any:
-        """Call the coroutine function with a frame, and return an entry for each item."""
-        arguments, read_entries = self._make_call(payloads, job)
-        return read_entries(await self.function(*arguments))
+    return call_async if asynchronous else call

@@ -43,7 +43,7 @@ from mongoq.errors import (
     OutcomeInvalid,
     PartnerMissing,
 )
-from mongoq.pipeline.frames.rows import AsyncFrameHandler, FrameHandler
+from mongoq.pipeline.frames.rows import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
 from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, consumer, takes_job
@@ -281,8 +281,8 @@ def machinery(
                 resolver = StageOutcomeResolver(graph, stage, handle, broker)
                 new = replace(new, resolver=resolver, pops=stage.delivery == "at-most-once")
                 if stage.format is not None:
-                    kind = AsyncFrameHandler if new.asynchronous else FrameHandler
-                    new = replace(new, handler=kind(stage, takes_job=new.takes_job), takes_job=True)
+                    handler = wrap_frame_handler(stage, takes_job=new.takes_job, asynchronous=new.asynchronous)
+                    new = replace(new, handler=handler, takes_job=True)
                 if stage.where is not None and stage.otherwise is not None:
                     item_filter = make_filter(handle._context, stage.where, stage.otherwise, context_of)
                     new = replace(new, item_filter=item_filter)

@@ -494,19 +494,17 @@ def progress_of(
 def show_progress(title: str, run: Run) -> None:
     """Show the table until the run ends."""
     with _live() as live:
-        ended = False
-        while not ended:
-            ended = run.wait(UPDATE_SECONDS)
+        while not run.wait(UPDATE_SECONDS):
             live.update(table(title, run.progress()))
+        live.update(table(title, run.progress()))
 
 
 async def show_progress_async(title: str, run: AsyncRun) -> None:
     """Show the table until the run ends."""
     with _live() as live:
-        ended = False
-        while not ended:
-            ended = await run.wait(UPDATE_SECONDS)
+        while not await run.wait(UPDATE_SECONDS):
             live.update(table(title, await run.progress()))
+        live.update(table(title, await run.progress()))
 
 
 def _live() -> Any:
