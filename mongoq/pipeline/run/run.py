@@ -137,8 +137,7 @@ class Run(ThreadedRun):
         super().__init__(graph.name, signals=signals)
         self._graph = graph
         self._broker = broker
-        self._engine: Engine
-        self._engine = make_engine(Engine, graph, broker, grace=grace, heartbeat=heartbeat)
+        self._engine: Engine = make_engine(Engine, graph, broker, grace=grace, heartbeat=heartbeat)
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
         self._engine.prepare(find_transactional(graph))
 
