@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, get_origin
 from unicodedata import category
@@ -30,7 +30,9 @@ from mongoq.pipeline.graph.graph import (
     DEFAULT_BATCH,
     DEFAULT_LEASE_SECONDS,
     KEEP_SEQUENCE,
+    LIMITS,
     SETTINGS_OF_QUEUES,
+    STAGE_OPTIONS,
     Delivery,
     Frame,
     Graph,
@@ -236,10 +238,6 @@ def _check_format(stage: Stage) -> Iterator[str]:
     if not isinstance(format, str) or format not in FORMATS:
         yield f"format: {' or '.join(map(repr, FORMATS))}, not {format!r:.60}"
         return
-    if stage.join is not None:
-        yield "format: a join takes payloads; leave it out, or join first, and have a batch stage behind that"
-    if stage.frame is not None:
-        yield "format: the stage takes frames of Spark; leave it out"
     if stage.delivery == "at-most-once":
         yield "delivery: what is run at most once is run item by item, and a frame is made of a batch; leave it out"
     if stage.options.get("batch") is None:
@@ -282,14 +280,9 @@ def _check_frame(stage: Stage, frame: Frame) -> Iterator[str]:
     is_length = lease is not None and not list(_raised(duration, lease, "lease", zero=False))
     if is_length and duration(lease, "lease").total_seconds() < MIN_LEASE_SECONDS:
         yield f"lease: of a stage on frames {MIN_LEASE_SECONDS} second at least, since a stream extends it"
-    # Options that a recipe may have, and that the decorator does not accept.
-    unusual = {"model": stage.model, "where": stage.where}
-    refused = [name for name, value in unusual.items() if value is not None]
-    refused += ["delivery"] if stage.delivery != "exactly-once" else []
-    refused += ["none"] if stage.none != "error" else []
-    refused += [option for option in stage.options if option not in FRAME_STAGE_OPTIONS]
-    for name in refused:
-        yield f"{name}: a stage on frames has no such option; leave it out, or do it in the function"
+    refused = (option for option in STAGE_OPTIONS if option not in FRAME_STAGE_OPTIONS)
+    reason = "a stage on frames of Spark has no such option; leave it out, or do it in the function"
+    yield from _refuse(stage, ("model", "where", "delivery", "none", "format", *refused), reason)
 
 
 def _takes_one(handler: Any) -> bool:
@@ -335,14 +328,19 @@ def _check_join(stage: Stage, join: Join) -> Iterator[str]:
             yield "handler: it is a generator, which would run nothing; return instead"
         else:
             yield from _raised(join_takes_job, handler, number)
-    if stage.frame is not None:
-        yield "frame: a join takes payloads; join frames in the function of a stage on frames"
-    if stage.where is not None:
-        yield "where: a join takes all items of its queues; let a stage before it choose"
-    if stage.delivery != "exactly-once":
-        yield "delivery: a join is exactly once; leave it out"
-    if stage.shared:
-        yield "shared: an item that went elsewhere would be missed; give each stage a queue of its own"
+    refused = ("frame", "format", "where", "delivery", "shared", *LIMITS, "rate_key")
+    yield from _refuse(
+        stage, refused, "a join has no such option; leave it out, or give it to a stage before or behind"
+    )
+
+
+def _refuse(stage: Stage, names: Iterable[str], reason: str) -> Iterator[str]:
+    """Yield a fault for each of these arguments that was given: a recipe may have any of them, whatever the stage."""
+    defaults = {each.name: each.default for each in fields(Stage)}
+    for name in names:
+        given = getattr(stage, name) != defaults[name] if name in defaults else stage.options.get(name) is not None
+        if given:
+            yield f"{name}: {reason}"
 
 
 def _check_options(stage: Stage) -> Iterator[str]:
@@ -354,11 +352,9 @@ def _check_options(stage: Stage) -> Iterator[str]:
         yield "on_timeout: it needs a max_time; give both, or none"
     elif stops and options["on_timeout"] == "cancel" and not is_function(inspect.iscoroutinefunction, stage.handler):
         yield "on_timeout: a plain function cannot be cancelled; take 'release', or make it a coroutine function"
-    if limits and stage.frame is None:  # a stage on frames has no such options
+    if limits and stage.frame is None and stage.join is None:  # those have no such options
         names, number = " and ".join(limits), len(stage.sources)
-        if stage.join is not None:
-            yield f"{names}: a join has no limits; let it send its items on, and give them to the stage behind it"
-        elif number > 1:
+        if number > 1:
             yield f"{names}: limits belong to one queue, and it takes items from {number}; make a stage of each"
         if "rate_key" in limits and options.get("batch") is not None:
             yield "rate_key: the items of a batch start together; give batch= or rate_key=, not both"

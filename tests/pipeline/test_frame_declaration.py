@@ -161,11 +161,11 @@ def test_a_recipe_declares_it() -> None:
 UNSAID: list[tuple[dict[str, Any], str]] = [
     ({"frame": {"rows": 5}}, "frame: unknown key 'rows'; it may have schema, items, partitions"),
     ({"frame": "n int"}, "frame: a mapping, not str"),
-    ({"concurrency": 4}, "concurrency: a stage on frames has no such option"),
-    ({"where": {"n": 1}, "otherwise": "drop"}, "where: a stage on frames has no such option"),
-    ({"delivery": "at-most-once"}, "delivery: a stage on frames has no such option"),
-    ({"none": "drop"}, "none: a stage on frames has no such option"),
-    ({"join": {"on": "id"}, "from": ["a", "b"]}, "frame: a join takes payloads"),
+    ({"concurrency": 4}, "concurrency: a stage on frames of Spark has no such option"),
+    ({"where": {"n": 1}, "otherwise": "drop"}, "where: a stage on frames of Spark has no such option"),
+    ({"delivery": "at-most-once"}, "delivery: a stage on frames of Spark has no such option"),
+    ({"none": "drop"}, "none: a stage on frames of Spark has no such option"),
+    ({"join": {"on": "id"}, "from": ["a", "b"]}, "frame: a join has no such option"),
 ]
 
 
