@@ -354,14 +354,21 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, joining: Any, 
         late=join.late,
         coming=gathering.is_expecting,
     )
-    pairs = broker.queue(spec.pairs, model=_pair_model(stage, missing=join.missing))
+    model: Any = None
+    if stage.model is not None:
+        # With missing="pass" any of the payloads may be None.
+        models = [Any if each is None else each | None if join.missing == "pass" else each for each in stage.model]
+        together: Any = tuple[tuple(models)]  # type: ignore[misc]  # the types are known at run time only
+        model = TypeAdapter(together)
+    pairs = broker.queue(spec.pairs, model=model)
     resolver = StageOutcomeResolver(graph, stage, pairs, broker)
     # Options for the calls of the handler do not hold for items that are only paired.
     options = {name: value for name, value in stage.options.items() if name in ("lease", "retry", "prefetch_bytes")}
     waits = replace(stage, options=options | {"batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS})
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
-        new_consumer = make_consumer(waits, handle, _nothing, coroutines=coroutines)
+        # No handler runs: the outcome resolver alone decides about the items.
+        new_consumer = make_consumer(waits, handle, lambda _: None, coroutines=coroutines)
         return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
 
     joins = partial(joining.join_arrivals, spec)  # shared by all sides, so that their items are settled together
@@ -381,19 +388,6 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, joining: Any, 
 def _without_limit(handle: Any) -> Any:
     """Return a handle without a limit of retries: its items come again, however often their leases expire."""
     return handle._with(overriding={**handle._context.overriding, "max_retries": None})
-
-
-def _pair_model(stage: Stage, *, missing: str) -> Any:
-    """Return the type of all payloads of a pair together; with ``missing="pass"`` any of them may be ``None``."""
-    if stage.model is None:
-        return None
-    models = [Any if model is None else model | None if missing == "pass" else model for model in stage.model]
-    together: Any = tuple[tuple(models)]  # type: ignore[misc]  # the types are known at run time only
-    return TypeAdapter(together)
-
-
-def _nothing(_: Any) -> None:
-    """Stand-in for a handler: the outcome resolver alone decides about the items."""
 
 
 def join_takes_job(handler: Callable[..., Any], number: int) -> bool:
