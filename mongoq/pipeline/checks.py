@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, get_origin
 from unicodedata import category
@@ -25,12 +25,14 @@ from mongoq.data.outcomes import Drop, Move, Outcome
 from mongoq.data.settings import KEEP, Default, check_options
 from mongoq.data.stream_claim import MAX_STREAM_CLAIM_ITEMS
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
-from mongoq.pipeline.frames.handler import FORMATS, frames_of
+from mongoq.pipeline.frames.rows import FORMATS, frames_of
 from mongoq.pipeline.graph.graph import (
     DEFAULT_BATCH,
     DEFAULT_LEASE_SECONDS,
     KEEP_SEQUENCE,
+    LIMITS,
     SETTINGS_OF_QUEUES,
+    STAGE_OPTIONS,
     Delivery,
     Frame,
     Graph,
@@ -67,18 +69,30 @@ FRAME_STAGE_OPTIONS = ("lease", "retry", "max_retries", "history")
 
 def faults(graph: Graph) -> list[str]:
     """Return the faults of a graph, each once; an empty list if the graph is valid."""
-    all_faults = [*_of_names(graph), *_of_queue_names(graph)]
+    all_faults = list(_check_names(graph))
     trail: Any = graph.trail
     if not (isinstance(trail, bool) or trail == "payloads"):
         all_faults.append(f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}")
     all_faults += [f"pipeline: {fault}" for fault in _raised(choice, graph.log_errors, "log_errors", LogErrors)]
     for source in graph.sources:
-        all_faults += [f"{_title(source)}: {fault}" for fault in _of_source(source)]
+        # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported.
+        # Async generators are valid: asyncio may run them.
+        valid = {"batch": DEFAULT_BATCH, "every": None, "lease": DEFAULT_LEASE_SECONDS}
+        handlers = {"handler": source.handler, **dict.fromkeys(valid, no_records)}
+        for name, handler in handlers.items():
+            options: dict[str, Any] = valid | {name: getattr(source, name)} if name in valid else valid
+            found = _raised(source_plan, "", "", None, handler, coroutines=True, **options)
+            all_faults += [f"{_title(source)}: {fault}" for fault in found]
     for stage in graph.stages:
-        all_faults += [f"{_title(stage)}: {fault}" for fault in (*_of_stage(graph, stage), *_of_types(graph, stage))]
-    all_faults += [*_of_join_queues(graph), *_of_routes(graph)]
+        found = _check_stage(graph, stage)
+        all_faults += [f"{_title(stage)}: {fault}" for fault in found]
     # Two checks may find the same fault; dict.fromkeys keeps the first one and the order.
-    return list(dict.fromkeys(all_faults))
+    return list(dict.fromkeys([*all_faults, *_check_routes(graph)]))
+
+
+def no_records(_position: Any) -> Iterator[Any]:
+    """Return no record: a stand-in for the handler of a source."""
+    yield from ()
 
 
 def _title(part: Stage | Source) -> str:
@@ -93,10 +107,7 @@ def _raised(check: Callable[..., Any], *arguments: Any, **options: Any) -> Itera
         yield in_a_line(invalid)
 
 
-# --- names ---------------------------------------------------------------------------------------
-
-
-def _of_names(graph: Graph) -> Iterator[str]:
+def _check_names(graph: Graph) -> Iterator[str]:
     parts: list[Stage | Source] = [*graph.stages, *graph.sources]
     for title, name in [(f"pipeline {graph.name!r:.150}", graph.name), *((_title(part), part.name) for part in parts)]:
         if not isinstance(name, str):
@@ -119,8 +130,6 @@ def _of_names(graph: Graph) -> Iterator[str]:
     for name in stages.keys() & sources.keys():
         yield f"source {name!r:.150}: a stage has this name as well; give one of them a name= of its own"
 
-
-def _of_queue_names(graph: Graph) -> Iterator[str]:
     names: list[tuple[str, str, Any]] = [("pipeline", "inputs", queue) for queue in graph.inputs or ()]
     names += [("pipeline", "outputs", queue) for queue in graph.outputs]
     names += [("pipeline", "errors", graph.errors)] if graph.errors is not None else []
@@ -139,54 +148,25 @@ def _of_queue_names(graph: Graph) -> Iterator[str]:
             yield f"{subject}: {invalid}"
 
 
-def _of_join_queues(graph: Graph) -> Iterator[str]:
-    """Yield the faults of the queues in which the joins of a graph park their items."""
-    queues = [*graph.outputs, *(graph.errors_of(part) for part in graph.stages)]
-    queues += [queue for part in graph.stages for queue in (*part.sources, *part.targets)]
-    named = {queue for queue in queues if isinstance(queue, str)}
-    for stage in graph.joins:
-        at = f"{_title(stage)}: name"
-        for queue in (graph.waiting_queue(stage), graph.pairs_queue(stage)):
-            if list(_raised(queue_name, queue)):
-                hint = "which is no name of a queue; shorten it, or the pipeline's"
-                yield f"{at}: its items wait in {queue!r:.150}, {hint}"
-            if queue in named:
-                yield f"{at}: {queue!r:.150} is where its own items wait or are joined; name that queue otherwise"
-
-
-# --- sources and stages, each on its own ---------------------------------------------------------
-
-
-def _of_source(source: Source) -> Iterator[str]:
-    def nothing(_position: Any) -> Iterator[Any]:
-        yield from ()
-
-    # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported. Async
-    # generators are valid: asyncio may run them.
-    valid: dict[str, Any] = {"batch": DEFAULT_BATCH, "every": None, "lease": DEFAULT_LEASE_SECONDS, "coroutines": True}
-    yield from _raised(source_plan, "", "", None, source.handler, **valid)
-    for name in ("batch", "every", "lease"):
-        yield from _raised(source_plan, "", "", None, nothing, **valid | {name: getattr(source, name)})
-
-
-def _of_stage(graph: Graph, stage: Stage) -> Iterator[str]:
-    yield from _of_values(graph, stage)
-    yield from _of_otherwise(stage)
-    yield from _of_sequence(stage)
+def _check_stage(graph: Graph, stage: Stage) -> Iterator[str]:
+    yield from _check_values(graph, stage)
     if stage.format is not None:
-        yield from _of_format(stage)
+        yield from _check_format(stage)
     if stage.join is not None:
-        yield from _of_join(stage, stage.join)
+        yield from _check_join(stage, stage.join)
     elif stage.frame is not None:
-        yield from _of_frame(stage, stage.frame)
+        yield from _check_frame(stage, stage.frame)
     else:
         yield from _raised(Codec, ENCODING, stage.model)
     if (stage.join is None and stage.frame is None) or stage.options.get("batch") is not None:
         yield from _raised(consumer, None, stage.handler, coroutines=True)
-    yield from _of_options(stage)
+    yield from _check_options(stage)
+    if stage.frame is None and callable(stage.handler):
+        yield from _check_types(graph, stage)
 
 
-def _of_values(graph: Graph, stage: Stage) -> Iterator[str]:
+def _check_values(graph: Graph, stage: Stage) -> Iterator[str]:
+    """Yield the faults of the values that ``Stage`` holds itself, beside its options."""
     shared: Any = stage.shared
     own_errors: Any = stage.errors
     errors = graph.errors_of(stage)
@@ -212,11 +192,15 @@ def _of_values(graph: Graph, stage: Stage) -> Iterator[str]:
     if stage.where is None and stage.otherwise is not None:
         yield "otherwise: there is no where= that an item could fail to fit; add one, or leave it out"
 
+    if stage.otherwise is not None:
+        yield from _check_otherwise(stage.otherwise)
+    if stage.sequence is not None:
+        yield from _check_sequence(stage, stage.sequence)
 
-def _of_otherwise(stage: Stage) -> Iterator[str]:
-    """Yield the faults of ``otherwise``, which settles the items that do not match the filter."""
-    outcome: Any = stage.otherwise
-    if outcome is None or isinstance(outcome, Drop):
+
+def _check_otherwise(outcome: Any) -> Iterator[str]:
+    """Yield the faults of the outcome of the items that do not match the filter."""
+    if isinstance(outcome, Drop):
         return
     if not isinstance(outcome, Move):
         yield f"otherwise: Drop() or Move(queue), not {outcome!r:.60}"
@@ -232,37 +216,28 @@ def _of_otherwise(stage: Stage) -> Iterator[str]:
     yield from (fault if fault.startswith("otherwise") else f"otherwise: {fault}" for fault in problems)
 
 
-def _of_sequence(stage: Stage) -> Iterator[str]:
+def _check_sequence(stage: Stage, sequence: Any) -> Iterator[str]:
     """Yield the faults of ``sequence``, which decides where outputs wait for each other."""
-    sequence: Any = stage.sequence
-    if sequence is None:
-        return
     keeps = sequence == KEEP_SEQUENCE
     if not (keeps or callable(sequence)):
         yield f"sequence: a function of the payload, or 'keep' for the sequence of the input, not {sequence!r:.60}"
         return
-    is_lazy = any(is_function(kind, sequence) for kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction))
     if stage.is_sink:
         yield "sequence: items end here, so no output enters one; leave it out"
     if stage.delivery == "at-most-once":
         yield "sequence: what is run at most once leaves its place before it runs, so its outputs have no order"
     if keeps and stage.join is not None:
         yield "sequence: the inputs of a join have several; give a function of the payload in place of 'keep'"
-    if is_lazy:
-        yield "sequence: a plain function is called, and nothing awaits it or loops over it; make it one"
-    if not (keeps or is_lazy or _takes_one(sequence)):
-        yield "sequence: it is called with the payload of an output, and cannot be; let it take one argument"
+    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction
+    if not keeps and (any(is_function(kind, sequence) for kind in kinds) or not _takes_one(sequence)):
+        yield "sequence: a plain function that takes one argument, the payload of an output; make it one"
 
 
-def _of_format(stage: Stage) -> Iterator[str]:
+def _check_format(stage: Stage) -> Iterator[str]:
     format: Any = stage.format
     if not isinstance(format, str) or format not in FORMATS:
         yield f"format: {' or '.join(map(repr, FORMATS))}, not {format!r:.60}"
         return
-    if stage.join is not None:
-        yield "format: a join takes payloads; leave it out, or join first, and have a batch stage behind that"
-    if stage.frame is not None:
-        yield "format: the stage takes frames of Spark; leave it out"
     if stage.delivery == "at-most-once":
         yield "delivery: what is run at most once is run item by item, and a frame is made of a batch; leave it out"
     if stage.options.get("batch") is None:
@@ -285,20 +260,13 @@ def _of_format(stage: Stage) -> Iterator[str]:
         yield f"format: the handler returns {names}, where a {FORMATS[format]} is due; change one of them"
 
 
-def _of_frame(stage: Stage, frame: Frame) -> Iterator[str]:
+def _check_frame(stage: Stage, frame: Frame) -> Iterator[str]:
     """Yield the faults of a frame stage. Spark checks the types when the stage starts."""
     handler: Any = stage.handler
     schema, lease = frame.schema, stage.options.get("lease")
-    is_generator = is_function(inspect.isgeneratorfunction, handler)
-    is_coroutine = any(is_function(kind, handler) for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
-    if not callable(handler):
-        yield f"handler: a function, not {type(handler).__name__}"
-    if is_coroutine:
-        yield "handler: it is a coroutine function, and Spark awaits nothing; make it a plain one"
-    if is_generator:
-        yield "handler: it is a generator, which would run nothing; return a DataFrame"
-    if callable(handler) and not (is_coroutine or is_generator or _takes_one(handler)):
-        yield "handler: it is called with one DataFrame, and cannot be; let it take one argument"
+    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction
+    if not callable(handler) or any(is_function(kind, handler) for kind in kinds) or not _takes_one(handler):
+        yield "handler: a plain function that takes one DataFrame, and returns one; no coroutine function, no generator"
     if not (schema.strip() if isinstance(schema, str) else schema is None or hasattr(schema, "fieldNames")):
         problem = "nothing" if isinstance(schema, str) else f"a value of type {type(schema).__name__}"
         yield f"schema: columns such as 'carrier string, dep_delay int', a StructType, or None, not {problem}"
@@ -312,14 +280,9 @@ def _of_frame(stage: Stage, frame: Frame) -> Iterator[str]:
     is_length = lease is not None and not list(_raised(duration, lease, "lease", zero=False))
     if is_length and duration(lease, "lease").total_seconds() < MIN_LEASE_SECONDS:
         yield f"lease: of a stage on frames {MIN_LEASE_SECONDS} second at least, since a stream extends it"
-    # Options that a recipe may have, and that the decorator does not accept.
-    unusual = {"model": stage.model, "where": stage.where}
-    refused = [name for name, value in unusual.items() if value is not None]
-    refused += ["delivery"] if stage.delivery != "exactly-once" else []
-    refused += ["none"] if stage.none != "error" else []
-    refused += [option for option in stage.options if option not in FRAME_STAGE_OPTIONS]
-    for name in refused:
-        yield f"{name}: a stage on frames has no such option; leave it out, or do it in the function"
+    refused = (option for option in STAGE_OPTIONS if option not in FRAME_STAGE_OPTIONS)
+    reason = "a stage on frames of Spark has no such option; leave it out, or do it in the function"
+    yield from _refuse(stage, ("model", "where", "delivery", "none", "format", *refused), reason)
 
 
 def _takes_one(handler: Any) -> bool:
@@ -333,7 +296,7 @@ def _takes_one(handler: Any) -> bool:
     return True
 
 
-def _of_join(stage: Stage, join: Join) -> Iterator[str]:
+def _check_join(stage: Stage, join: Join) -> Iterator[str]:
     models: Any = stage.model
     handler: Any = stage.handler
     number = len(stage.sources)
@@ -365,17 +328,22 @@ def _of_join(stage: Stage, join: Join) -> Iterator[str]:
             yield "handler: it is a generator, which would run nothing; return instead"
         else:
             yield from _raised(join_takes_job, handler, number)
-    if stage.frame is not None:
-        yield "frame: a join takes payloads; join frames in the function of a stage on frames"
-    if stage.where is not None:
-        yield "where: a join takes all items of its queues; let a stage before it choose"
-    if stage.delivery != "exactly-once":
-        yield "delivery: a join is exactly once; leave it out"
-    if stage.shared:
-        yield "shared: an item that went elsewhere would be missed; give each stage a queue of its own"
+    refused = ("frame", "format", "where", "delivery", "shared", *LIMITS, "rate_key")
+    yield from _refuse(
+        stage, refused, "a join has no such option; leave it out, or give it to a stage before or behind"
+    )
 
 
-def _of_options(stage: Stage) -> Iterator[str]:
+def _refuse(stage: Stage, names: Iterable[str], reason: str) -> Iterator[str]:
+    """Yield a fault for each of these arguments that was given: a recipe may have any of them, whatever the stage."""
+    defaults = {each.name: each.default for each in fields(Stage)}
+    for name in names:
+        given = getattr(stage, name) != defaults[name] if name in defaults else stage.options.get(name) is not None
+        if given:
+            yield f"{name}: {reason}"
+
+
+def _check_options(stage: Stage) -> Iterator[str]:
     """Yield the faults of options: those that depend on each other or the stage, then each by itself."""
     options = stage.options
     limits = [*stage.limits, *(["rate_key"] if options.get("rate_key") is not None else [])]
@@ -384,11 +352,9 @@ def _of_options(stage: Stage) -> Iterator[str]:
         yield "on_timeout: it needs a max_time; give both, or none"
     elif stops and options["on_timeout"] == "cancel" and not is_function(inspect.iscoroutinefunction, stage.handler):
         yield "on_timeout: a plain function cannot be cancelled; take 'release', or make it a coroutine function"
-    if limits and stage.frame is None:  # a stage on frames has no such options
+    if limits and stage.frame is None and stage.join is None:  # those have no such options
         names, number = " and ".join(limits), len(stage.sources)
-        if stage.join is not None:
-            yield f"{names}: a join has no limits; let it send its items on, and give them to the stage behind it"
-        elif number > 1:
+        if number > 1:
             yield f"{names}: limits belong to one queue, and it takes items from {number}; make a stage of each"
         if "rate_key" in limits and options.get("batch") is not None:
             yield "rate_key: the items of a batch start together; give batch= or rate_key=, not both"
@@ -403,20 +369,18 @@ def _of_options(stage: Stage) -> Iterator[str]:
             yield from _raised(consumer, None, any_handler, coroutines=True, **beside, **{option: value})
 
 
-# --- types ---------------------------------------------------------------------------------------
-
 SEVERAL_TYPES = (list, tuple, set, frozenset, Iterator, AsyncIterator)
 
 
-def _of_types(graph: Graph, stage: Stage) -> Iterator[str]:
+def _check_types(graph: Graph, stage: Stage) -> Iterator[str]:
     """Yield the faults of what the handler takes and returns, by its annotations."""
-    if stage.frame is None and callable(stage.handler):
-        if stage.join is None and stage.format is None:
-            yield from _of_what_is_taken(stage)
-        yield from _of_what_is_returned(graph, stage)
+    if stage.join is None and stage.format is None:
+        yield from _check_argument(stage)
+    if not stage.is_sink:
+        yield from _check_result(graph, stage)
 
 
-def _of_what_is_taken(stage: Stage) -> Iterator[str]:
+def _check_argument(stage: Stage) -> Iterator[str]:
     annotation = argument_type(stage.handler)
     kinds = classes(annotation)
     if stage.options.get("batch") is not None:
@@ -437,10 +401,10 @@ def _of_what_is_taken(stage: Stage) -> Iterator[str]:
         yield f"model: the handler takes {_join_names(kinds)}, and the model makes {model.__name__}; let them agree"
 
 
-def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:
+def _check_result(graph: Graph, stage: Stage) -> Iterator[str]:
     annotation = return_type(stage.handler)
     kinds = classes(annotation)
-    if stage.is_sink or kinds is None:
+    if kinds is None:
         return
     if all(kind is NoneType for kind in kinds):
         if stage.none == "error":
@@ -477,18 +441,14 @@ def _is_one_payload(kind: type) -> bool:
 
 
 def _join_names(kinds: list[type], *, by_package: bool = False) -> str:
-    packages = [f"{kind.__module__.partition('.')[0]}." if by_package else "" for kind in kinds]
-    names = [kind.__qualname__ if by_package else kind.__name__ for kind in kinds]
-    return " or ".join(
-        f"{package}{name}".removeprefix("builtins.") for package, name in zip(packages, names, strict=True)
-    )
+    if not by_package:
+        return " or ".join(kind.__name__ for kind in kinds)
+    names = [f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}" for kind in kinds]
+    return " or ".join(name.removeprefix("builtins.") for name in names)
 
 
-# --- routes --------------------------------------------------------------------------------------
-
-
-def _of_routes(whole: Graph) -> Iterator[str]:
-    """Yield the faults of the routes of items; queue names that are not strings are ignored."""
+def _check_routes(whole: Graph) -> Iterator[str]:
+    """Yield the faults of the routes of items; names that are no strings are reported elsewhere."""
     if not (whole.stages or whole.sources):
         yield "pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"
         return
@@ -499,46 +459,22 @@ def _of_routes(whole: Graph) -> Iterator[str]:
             times = Counter(queue for queue in queues if isinstance(queue, str))
             twice = [queue for queue, number in times.items() if number > 1]
             yield from (f"{_title(stage)}: {argument}: {queue!r:.150} is given twice; name it once" for queue in twice)
-    graph = whole.of_strings()
+    graph = whole.in_words()
     readers: dict[str, list[Stage]] = {}
     for stage in graph.stages:
         for queue in dict.fromkeys(stage.sources):
             readers.setdefault(queue, []).append(stage)
     # Queues that are read: by a stage, or by a reader outside the pipeline that is declared for them.
     read: set[Any] = {*readers, *graph.outputs, graph.errors, *(graph.errors_of(stage) for stage in graph.stages)}
-    yield from _of_targets(graph, read)
-    yield from _of_readers(graph, readers)
-    # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
-    if whole.inputs == graph.inputs:
-        reachable = graph.find_reachable([*graph.entries, *graph.fed])
-        for stage in graph.stages:
-            if stage.sources and reachable.isdisjoint(stage.sources):
-                names = ", ".join(f"{source!r:.150}" for source in stage.sources)
-                remedy = "send some there from another stage, or name the queue that they come in by in inputs="
-                yield f"{_title(stage)}: no item ever comes to {names}; {remedy} of the pipeline"
-
-
-def _of_targets(graph: Graph, read: set[Any]) -> Iterator[str]:
-    """Yield the faults of targets, and of ``otherwise`` moves, which take the items that do not match a filter."""
-    targets: list[tuple[Stage | Source, str]] = [(source, source.target) for source in graph.sources]
-    targets += [(stage, target) for stage in graph.stages for target in stage.targets]
-    remedy = "or name the queue in outputs= of the pipeline"
-    for part, queue in targets:
-        if queue not in read:
-            yield f"{_title(part)}: to: no stage takes items from {queue!r:.150}; declare one, {remedy}"
-    for stage in graph.stages:
-        if not isinstance(stage.otherwise, Move):
-            continue
-        queue, at = stage.otherwise.to, f"{_title(stage)}: otherwise"
-        if queue not in (*stage.targets, *read):
-            problem = f"{queue!r:.150} is not one of its targets, and no stage takes items from it"
-            yield f"{at}: {problem}; declare a stage, {remedy}"
-        if queue in stage.sources:
-            problem = f"what does not fit would come back to {queue!r:.150} for ever"
-            yield f"{at}: {problem}; move it to another queue, or Drop() it"
-
-
-def _of_readers(graph: Graph, readers: Mapping[str, list[Stage]]) -> Iterator[str]:
+    yield from _check_targets(whole, read)
+    for stage in graph.joins:
+        at = f"{_title(stage)}: name"
+        for queue in (graph.waiting_queue(stage), graph.pairs_queue(stage)):
+            if list(_raised(queue_name, queue)):
+                hint = "which is no name of a queue; shorten it, or the pipeline's"
+                yield f"{at}: its items wait in {queue!r:.150}, {hint}"
+            if queue in graph.queues:
+                yield f"{at}: {queue!r:.150} is where its own items wait or are joined; name that queue otherwise"
     for queue, stages in readers.items():
         if len(stages) > 1 and not all(stage.shared is True for stage in stages):
             names = ", ".join(f"{stage.name!r:.150}" for stage in stages)
@@ -547,10 +483,36 @@ def _of_readers(graph: Graph, readers: Mapping[str, list[Stage]]) -> Iterator[st
                 remedy = "a join shares its queues with nobody: give each a queue of its own"
             problem = f"stages {names} take items from it, and each item goes to one of them"
             yield f"queue {queue!r:.150}: {problem}; {remedy}"
-    for queue in graph.inputs or ():
-        if queue not in readers:
-            yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
+    for name in whole.inputs or ():
+        if isinstance(name, str) and name not in readers:
+            yield f"pipeline: inputs: no stage takes items from {name!r:.150}; declare one, or leave the queue out"
     filled = {*(route.queue for route in graph.routes), *graph.fed}
-    for queue in graph.outputs:
-        if queue not in filled:
-            yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
+    for name in whole.outputs:
+        if isinstance(name, str) and name not in filled:
+            yield f"pipeline: outputs: no stage sends items to {name!r:.150}; name it in to=, or leave the queue out"
+    reachable = graph.find_reachable([*graph.entries, *graph.fed])
+    for stage in graph.stages:
+        if stage.sources and reachable.isdisjoint(stage.sources):
+            names = ", ".join(f"{source!r:.150}" for source in stage.sources)
+            remedy = "send some there from another stage, or name the queue that they come in by in inputs="
+            yield f"{_title(stage)}: no item ever comes to {names}; {remedy} of the pipeline"
+
+
+def _check_targets(graph: Graph, read: set[Any]) -> Iterator[str]:
+    """Yield the faults of targets, and of ``otherwise`` moves, which take the items that do not match a filter."""
+    targets: list[tuple[Stage | Source, Any]] = [(source, source.target) for source in graph.sources]
+    targets += [(stage, target) for stage in graph.stages for target in stage.targets]
+    remedy = "or name the queue in outputs= of the pipeline"
+    for part, queue in targets:
+        if isinstance(queue, str) and queue not in read:
+            yield f"{_title(part)}: to: no stage takes items from {queue!r:.150}; declare one, {remedy}"
+    for stage in graph.stages:
+        if not isinstance(stage.otherwise, Move) or not isinstance(stage.otherwise.to, str):
+            continue
+        queue, at = stage.otherwise.to, f"{_title(stage)}: otherwise"
+        if queue not in (*stage.targets, *read):
+            problem = f"{queue!r:.150} is not one of its targets, and no stage takes items from it"
+            yield f"{at}: {problem}; declare a stage, {remedy}"
+        if queue in stage.sources:
+            problem = f"what does not fit would come back to {queue!r:.150} for ever"
+            yield f"{at}: {problem}; move it to another queue, or Drop() it"

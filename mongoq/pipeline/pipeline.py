@@ -14,11 +14,10 @@ from mongoq.data.arguments import Duration, duration
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.pipeline.checks import faults
 from mongoq.pipeline.declare import Declarations, H, Names
-from mongoq.pipeline.graph.comparison import Difference, differences
 from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Graph, Source, Trail, Waiting
 from mongoq.pipeline.graph.handlers import handler_name, names, quote_if_odd
-from mongoq.pipeline.recipe.recipe import graph_of
-from mongoq.pipeline.render import description, mermaid
+from mongoq.pipeline.recipe import graph_of
+from mongoq.pipeline.render import Difference, description, differences, mermaid
 from mongoq.pipeline.run.run import AsyncRun, Progress, Run, StartingAsync, show_progress, show_progress_async
 from mongoq.sync import Broker
 from mongoq.worker.consumer import LogErrors
@@ -282,7 +281,7 @@ class Pipeline(Declarations):
             return run.progress()
 
     def _make_run(self, broker: Broker, stages: Sequence[str] | None, **options: Any) -> Run:
-        graph, own = self._check_start(broker, stages, Broker, AsyncBroker, "start_async and drain_async", **options)
+        graph, own = self._check_start(broker, stages, Broker, **options)
         return Run(graph, broker, **own)
 
     def _check_start(
@@ -290,8 +289,6 @@ class Pipeline(Declarations):
         broker: Any,
         stages: Sequence[str] | None,
         kind: type[Any],
-        other: type[Any],
-        other_methods: str,
         *,
         grace: Duration,
         heartbeat: Duration,
@@ -299,10 +296,9 @@ class Pipeline(Declarations):
     ) -> tuple[Graph, dict[str, Any]]:
         """Check the pipeline and the arguments of a start; return the graph and the options of the run."""
         self.check()
-        if isinstance(broker, other):
-            raise ArgumentInvalid("broker", f"{kind.__name__}, not {other.__name__}, which goes with {other_methods}")
         if not isinstance(broker, kind):
-            raise ArgumentInvalid("broker", f"{kind.__name__}, not {type(broker).__name__}")
+            hint = "start and drain take a Broker, start_async and drain_async an AsyncBroker"
+            raise ArgumentInvalid("broker", f"{kind.__name__}, not {type(broker).__name__}; {hint}")
         if broker._context.serverless:
             hint = "virtual.worker(pipeline).run_until_idle() of mongoq.testing runs a pipeline without one"
             raise ArgumentInvalid("broker", f"a pipeline needs a server to run; {hint}")
@@ -418,7 +414,7 @@ class Pipeline(Declarations):
     async def _make_async_run(
         self, broker: AsyncBroker, stages: Sequence[str] | None, *, drain: bool, **options: Any
     ) -> AsyncRun:
-        graph, own = self._check_start(broker, stages, AsyncBroker, Broker, "start and drain", **options)
+        graph, own = self._check_start(broker, stages, AsyncBroker, **options)
         return await AsyncRun.start(graph, broker, drain=drain, **own)
 
     def waiting(self, broker: Broker) -> Iterator[Waiting]:

@@ -1,15 +1,16 @@
-"""Text and diagrams of a graph: ``text`` for the terminal, ``mermaid`` for documents."""
+"""Text and diagrams of a graph, ``description`` and ``mermaid``, and its ``differences`` from another one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from mongoq.data.outcomes import Drop, Move, Outcome
-from mongoq.data.settings import KEEP
-from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Graph, Source, Stage
-from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
+from mongoq.data.outcomes import Drop, Move
+from mongoq.data.settings import DEFAULT, KEEP
+from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, PLAIN_FIELDS, Graph, Source, Stage
+from mongoq.pipeline.graph.handlers import import_path, model_name, names, quote_if_odd
 
 LABEL_WIDTH = 11
 
@@ -68,8 +69,9 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
         yield "items", f"{_brief(frame.items)} a frame at most"
         if frame.partitions is not None:
             yield "partitions", _brief(frame.partitions)
-    back = graph.find_loops(stage)
-    if back:
+    # The sources that its own items may come back to.
+    later = graph.find_reachable(route.queue for route in graph.routes if route.stage is stage)
+    if back := [source for source in stage.sources if source in later]:
         yield "loop", f"its items may come back to {_join_names(back)}"
     errors = graph.errors_of(stage)
     yield "errors", "none: it stops" if errors is None else quote_if_odd(errors)
@@ -82,7 +84,12 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     if stage.where is not None:
         yield "where", _brief(stage.where)
     if stage.otherwise is not None:
-        yield "otherwise", _outcome(stage.otherwise)
+        outcome, text = stage.otherwise, "drop" if isinstance(stage.otherwise, Drop) else _brief(stage.otherwise)
+        if isinstance(outcome, Move):
+            values = {name: getattr(outcome, name) for name in ("delay", "when", "priority", "expires", "headers")}
+            given = [f"{name} {_brief(value)}" for name, value in values.items() if value not in (None, KEEP)]
+            text = ", ".join([f"move to {quote_if_odd(outcome.to)}", *given])
+        yield "otherwise", text
     yield "delivery", quote_if_odd(stage.delivery)
     if stage.none != "error":
         yield "none", quote_if_odd(stage.none)
@@ -95,14 +102,6 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
 
 def _join_names(names: Iterable[Any]) -> str:
     return ", ".join(map(quote_if_odd, names)) or "none"
-
-
-def _outcome(outcome: Outcome) -> str:
-    if not isinstance(outcome, Move):
-        return "drop" if isinstance(outcome, Drop) else _brief(outcome)
-    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority", "expires", "headers")}
-    given = [f"{name} {_brief(value)}" for name, value in options.items() if value is not None and value is not KEEP]
-    return ", ".join([f"move to {quote_if_odd(outcome.to)}", *given])
 
 
 def _brief(value: Any) -> str:
@@ -143,3 +142,108 @@ def _id(kind: str, name: object) -> str:
 def _label(name: object) -> str:
     """Return a name that Mermaid and the browser read as text, without markup."""
     return LITERAL.sub(lambda match: f"#{ord(match[0])};", quote_if_odd(name))
+
+
+# --- differences ---------------------------------------------------------------------------------
+
+PIPELINE_FIELDS = ("name", "errors", "inputs", "outputs", "trail")
+SOURCE_FIELDS = ("target", "batch", "every", "lease")
+STAGE_FIELDS = ("sources", "targets", *PLAIN_FIELDS, "join", "frame")
+UNORDERED_FIELDS = ("sources", "targets", "inputs", "outputs", "success_on")
+Subject = Literal["pipeline", "source", "stage", "queue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference between a pipeline and another one.
+
+    Attributes:
+        subject: kind of the part that differs.
+        name: name of the stage, source or queue, as in the first pipeline.
+        change: ``"added"`` if only the other pipeline has the stage, source or queue; ``"removed"`` if only the first.
+        field: the changed field, such as ``"targets"`` or ``"concurrency"``.
+        before: value in the first pipeline; ``DEFAULT`` where it was not given. Handlers and models are import paths.
+        after: value in the other pipeline.
+    """
+
+    subject: Subject
+    name: Any
+    change: Literal["added", "removed", "changed"]
+    field: str | None = None
+    before: Any = None
+    after: Any = None
+
+    def __str__(self) -> str:
+        """Return the difference as one line."""
+        what = f"{self.subject} {self.name!r}"
+        if self.field is None:
+            return f"{what} was {self.change}"
+        return f"{what}: {self.field} was {self.before!r}, and is {self.after!r}"
+
+
+def differences(graph: Graph, other: Graph) -> list[Difference]:
+    """Return the differences of the other graph: first the pipeline's own, then sources, stages and queues."""
+    before, after = ({field: getattr(each, field) for field in PIPELINE_FIELDS} for each in (graph, other))
+    found = _changes("pipeline", graph.name, before, after)
+    of_parts: list[tuple[Subject, Sequence[Stage | Source], Sequence[Stage | Source]]] = [
+        ("source", graph.sources, other.sources),
+        ("stage", graph.stages, other.stages),
+    ]
+    for subject, own_parts, other_parts in of_parts:
+        ours, theirs = _by_name(own_parts), _by_name(other_parts)
+        for name, part in ours.items():
+            if name in theirs:
+                found += _changes(subject, part.name, _facts(part), _facts(theirs[name]))
+            else:
+                found.append(Difference(subject, part.name, "removed"))
+        found += [Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours]
+    queues, other_queues = graph.in_words().queues, other.in_words().queues
+    found += [Difference("queue", queue, "removed") for queue in queues if queue not in other_queues]
+    return found + [Difference("queue", queue, "added") for queue in other_queues if queue not in queues]
+
+
+def _changes(subject: Subject, name: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    changes = []
+    for field in {**before, **after}:
+        one, other = before.get(field, DEFAULT), after.get(field, DEFAULT)
+        if field in UNORDERED_FIELDS and isinstance(one, tuple) and isinstance(other, tuple):
+            # By repr, because values of a graph that was not checked may be of types that cannot be ordered.
+            same = sorted(map(repr, one)) == sorted(map(repr, other))
+        else:
+            same = _equal(one, other)
+        if not same:
+            changes.append(Difference(subject, name, "changed", field, one, other))
+    return changes
+
+
+def _by_name(parts: Sequence[Stage | Source]) -> dict[str, Stage | Source]:
+    # A graph with faults is compared as well, so a name may be of any type.
+    return {part.name if isinstance(part.name, str) else repr(part.name): part for part in parts}
+
+
+def _facts(part: Stage | Source) -> dict[str, Any]:
+    fields = SOURCE_FIELDS if isinstance(part, Source) else STAGE_FIELDS
+    facts = {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in fields}
+    if isinstance(part, Source):
+        return facts
+    if part.join is not None and isinstance(part.model, list | tuple):
+        facts["model"] = tuple(None if model is None else model_name(model) for model in part.model)
+    elif part.model is not None:
+        facts["model"] = model_name(part.model)
+    if callable(part.sequence):
+        facts["sequence"] = import_path(part.sequence)
+    options = dict(part.options)
+    if "success_on" in options:
+        options["success_on"] = tuple(map(import_path, names(options["success_on"])))
+    if callable(options.get("rate_key")):
+        options["rate_key"] = import_path(options["rate_key"])
+    return facts | options
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal; ``True`` and ``1`` differ, because a filter distinguishes them."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(part, other[key]) for key, part in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)

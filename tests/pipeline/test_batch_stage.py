@@ -394,7 +394,7 @@ def test_a_recipe_that_cannot_be_is_refused() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"format": "csv"}, "format: 'pandas' or 'arrow', not 'csv'"),
         ({"delivery": "at-most-once"}, "delivery: what is run at most once is run item by item"),
-        ({"from": ["raw", "more"], "join": {"on": "n"}}, "format: a join takes payloads"),
+        ({"from": ["raw", "more"], "join": {"on": "n"}}, "format: a join has no such option"),
     ]
     for changes, fault in wrong:
         stage = {"from": "raw", "to": "out", "handler": f"{HANDLERS}:enrich", "format": "pandas", **changes}

@@ -59,11 +59,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"lease": "long"}, "lease: "),
     ({"retry": 5}, "retry: a policy such as Exponential"),
     ({"max_retries": -1}, "max_retries"),
-    ({"handler": "enrich"}, "handler: a function, not str"),
-    ({"handler": coroutine}, "handler: it is a coroutine function, and Spark awaits nothing"),
-    ({"handler": generator}, "handler: it is a generator, which would run nothing"),
-    ({"handler": two}, "handler: it is called with one DataFrame, and cannot be"),
-    ({"handler": none}, "handler: it is called with one DataFrame, and cannot be"),
+    ({"handler": "enrich"}, "handler: a plain function that takes one DataFrame"),
+    ({"handler": coroutine}, "handler: a plain function that takes one DataFrame"),
+    ({"handler": generator}, "handler: a plain function that takes one DataFrame"),
+    ({"handler": two}, "handler: a plain function that takes one DataFrame"),
+    ({"handler": none}, "handler: a plain function that takes one DataFrame"),
     ({"shared": 1}, "shared: a bool, not int"),
     ({"source": ["checked", "checked"]}, "source: 'checked' is given twice"),
     ({"to": "nowhere"}, "to: no stage takes items from 'nowhere'"),
@@ -161,11 +161,11 @@ def test_a_recipe_declares_it() -> None:
 UNSAID: list[tuple[dict[str, Any], str]] = [
     ({"frame": {"rows": 5}}, "frame: unknown key 'rows'; it may have schema, items, partitions"),
     ({"frame": "n int"}, "frame: a mapping, not str"),
-    ({"concurrency": 4}, "concurrency: a stage on frames has no such option"),
-    ({"where": {"n": 1}, "otherwise": "drop"}, "where: a stage on frames has no such option"),
-    ({"delivery": "at-most-once"}, "delivery: a stage on frames has no such option"),
-    ({"none": "drop"}, "none: a stage on frames has no such option"),
-    ({"join": {"on": "id"}, "from": ["a", "b"]}, "frame: a join takes payloads"),
+    ({"concurrency": 4}, "concurrency: a stage on frames of Spark has no such option"),
+    ({"where": {"n": 1}, "otherwise": "drop"}, "where: a stage on frames of Spark has no such option"),
+    ({"delivery": "at-most-once"}, "delivery: a stage on frames of Spark has no such option"),
+    ({"none": "drop"}, "none: a stage on frames of Spark has no such option"),
+    ({"join": {"on": "id"}, "from": ["a", "b"]}, "frame: a join has no such option"),
 ]
 
 

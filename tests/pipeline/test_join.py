@@ -471,19 +471,6 @@ def test_who_is_given_up_stops_a_join_without_an_error_queue(site: Site) -> None
     assert waiting.item.id == id
 
 
-def test_what_was_put_among_the_joined_by_hand_fails_alone_in_a_batch(site: Site) -> None:
-    site.queue("graph.both.joined").push_many([[1, 2], [1], {"x": 1, "y": 2}, [3, 4]])
-    pipeline, join = joining(batch=10)
-
-    @join
-    def both(pairs: Any) -> Any:
-        return [a + b for a, b in pairs]
-
-    site.drain(pipeline)
-    assert counted(site.payloads("out")) == counted([3, 7])
-    assert counted(letter.payload for letter in site.queue("graph.errors").peek(5)) == counted([[1], {"x": 1, "y": 2}])
-
-
 def test_who_waits_with_odd_fields_stops_nobody_else(site: Site) -> None:
     """Other programs may have written anything to an item; its partner fails, and all others are joined."""
     changes = [{"headers": "x"}, {"priority": "x"}, {"parked": {}}, {"parked": {"at": "x"}}, {"trail": 5}]

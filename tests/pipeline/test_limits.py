@@ -148,9 +148,9 @@ def test_limits_that_cannot_hold_are_refused() -> None:
                 "max_running": 3,
                 "handler": "tests.pipeline.stations:pair",
             },
-            "stage 'work': max_running: a join has no limits; let it send its items on",
+            "stage 'work': max_running: a join has no such option; leave it out",
         ),
-        ({"frame": {}, "rate": "5/s"}, "stage 'work': rate: a stage on frames has no such option"),
+        ({"frame": {}, "rate": "5/s"}, "stage 'work': rate: a stage on frames of Spark has no such option"),
     ]
     for options, fault in cases:
         (found,) = faults(lambda options=options: from_recipe(**{"from": "raw", "to": "out", **options}))  # type: ignore[misc]

@@ -450,9 +450,9 @@ def test_a_stage_whose_sequence_cannot_be() -> None:
             "sequence: a function of the payload, or 'keep' for the sequence of the input, not 'kept'",
         ),
         ({"sequence": 5}, "sequence: a function of the payload, or 'keep' for the sequence of the input, not 5"),
-        ({"sequence": coroutine}, "sequence: a plain function is called"),
-        ({"sequence": generator}, "sequence: a plain function is called"),
-        ({"sequence": lambda: "a"}, "sequence: it is called with the payload of an output, and cannot be"),
+        ({"sequence": coroutine}, "sequence: a plain function that takes one argument"),
+        ({"sequence": generator}, "sequence: a plain function that takes one argument"),
+        ({"sequence": lambda: "a"}, "sequence: a plain function that takes one argument"),
         ({"sequence": "keep", "delivery": "at-most-once"}, "sequence: what is run at most once leaves its place"),
         (
             {"where": {"n": 1}, "otherwise": mongoq.Move("out", sequence="a")},

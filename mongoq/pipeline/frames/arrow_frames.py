@@ -51,8 +51,16 @@ def _as_one_type(values: list[Any]) -> Typed:
         return pa.float64(), [None if value is None else float(value) for value in values]
     if kinds == {datetime} and all(value.tzinfo for value in there):
         return MOMENT, values
-    if kinds == {Decimal128} and (decimal_type := _decimal_type(there)) is not None:
-        return decimal_type, [None if value is None else value.to_decimal() for value in values]
+    if kinds == {Decimal128}:
+        numbers = [None if value is None else value.to_decimal() for value in values]
+        exact = [number for number in numbers if number is not None]
+        if all(number.is_finite() for number in exact):
+            # One type for all values: the largest number of digits on each side of the decimal point.
+            scale = max(0, *(-number.as_tuple().exponent for number in exact))
+            precision = scale + max(1, *(number.adjusted() + 1 for number in exact))
+            if precision <= MORE_DIGITS:
+                make = pa.decimal128 if precision <= DIGITS else pa.decimal256
+                return make(precision, scale), numbers
     if kinds == {list}:
         # One Arrow type for the elements of all lists: convert them as one flat column, and cut that again.
         type_, flat = _as_one_type(list(chain.from_iterable(there)))
@@ -60,35 +68,20 @@ def _as_one_type(values: list[Any]) -> Typed:
         parts = [flat[start:end] for start, end in pairwise(ends)]
         return pa.list_(type_), [None if value is None else part for value, part in zip(values, parts, strict=True)]
     if all(issubclass(kind, Mapping) for kind in kinds):
-        return _structs(values)
+        fields = dict.fromkeys(chain.from_iterable(there))
+        typed = {
+            field: _as_one_type([None if value is None else value.get(field) for value in values]) for field in fields
+        }
+        structs = [
+            None if value is None else {field: typed[field][1][place] for field in value}
+            for place, value in enumerate(values)
+        ]
+        return pa.struct([pa.field(field, type) for field, (type, _) in typed.items()]), structs
     return pa.string(), [None if value is None else _text(value) for value in values]
 
 
 def _text(value: Any) -> str:
     return str(value) if type(value) is str or isinstance(value, ObjectId | UUID | Decimal128) else json_shown(value)
-
-
-def _decimal_type(values: list[Any]) -> pa.DataType | None:
-    """Return an Arrow type that holds all of these decimals, or ``None``."""
-    numbers = [value.to_decimal() for value in values]
-    if not all(number.is_finite() for number in numbers):
-        return None
-    # One type for all values: the largest number of digits on each side of the decimal point.
-    scale = max(0, *(-number.as_tuple().exponent for number in numbers))
-    precision = scale + max(1, *(number.adjusted() + 1 for number in numbers))
-    if precision > MORE_DIGITS:
-        return None
-    return pa.decimal128(precision, scale) if precision <= DIGITS else pa.decimal256(precision, scale)
-
-
-def _structs(values: list[Any]) -> Typed:
-    fields = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
-    typed = {field: _as_one_type([None if value is None else value.get(field) for value in values]) for field in fields}
-    structs = [
-        None if value is None else {field: typed[field][1][place] for field in value}
-        for place, value in enumerate(values)
-    ]
-    return pa.struct([pa.field(field, type) for field, (type, _) in typed.items()]), structs
 
 
 def columns(frame: Any) -> list[tuple[Any, list[Any]]]:

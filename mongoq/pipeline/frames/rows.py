@@ -1,4 +1,4 @@
-"""Rows of frames: what a handler takes, and the outcomes of items by the rows that it returned.
+"""Rows of frames: what a handler takes, and the outcomes of items by the rows that it returned; handlers of frames.
 
 Values are as BSON holds them, and the item's original values where the frame returned them unchanged.
 """
@@ -6,7 +6,7 @@ Values are as BSON holds them, and the item's original values where the frame re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, DecimalException
@@ -17,11 +17,16 @@ from uuid import UUID
 
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
+from pydantic import TypeAdapter
 
 from mongoq.data.encoding.codec import NESTING_LIMIT
+from mongoq.data.encoding.error_text import name_of
+from mongoq.data.encoding.typed import TypedValues
 from mongoq.data.item import Item
 from mongoq.data.outcomes import Dead, Drop, Fork, HandlerOutcome, Move, Retry
 from mongoq.errors import MongoqError, OutcomeInvalid, PayloadInvalid
+from mongoq.pipeline.graph.graph import Stage
+from mongoq.worker.outcome_resolver import check_entries, check_result
 
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is a value of its own."""
@@ -85,10 +90,6 @@ def plain(value: Any, depth: int = 1) -> Any:
             value = value.astype(f"{value.dtype.name.partition('64')[0]}64[us]")  # Python's datetime has no nanoseconds
         listed = value.tolist()
         return listed if type(listed) is type(value) else plain(listed, depth + 1)
-    return _plain_python(value, depth)
-
-
-def _plain_python(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
         return {key: plain(part, depth + 1) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -107,38 +108,29 @@ def restore_value(value: Any, shown: Any, original: Any, *, nested: bool) -> Any
     A number that is equal is unchanged, whatever its type. ``nested`` compares inside documents and lists, which Arrow
     returns as new objects; pandas returns the objects that it was given.
     """
+    kind, other = type(value), type(shown)
     if value is None:
         return original if is_missing(shown) else None
-    if type(value) in (dict, list):
-        return _restore_parts(value, shown, original) if nested else value
-    return original if _is_same(value, shown) else value
-
-
-def _is_same(value: Any, shown: Any) -> bool:
-    kind, other = type(value), type(shown)
-    if kind is Decimal128:
-        if isinstance(shown, Decimal128) and value == shown:
-            return True
-        number = shown.to_decimal() if isinstance(shown, Decimal128) else shown
-        return isinstance(number, Decimal) and not number.is_nan() and bool(value.to_decimal() == number)
-    if kind is str:  # a frame may turn a Code into a plain string, and a Binary into plain bytes
-        return isinstance(shown, str) and str.__eq__(value, shown)
-    if kind is bytes:
-        return isinstance(shown, bytes) and bytes.__eq__(value, shown)
-    return (kind is other or (kind in NUMBER_TYPES and other in NUMBER_TYPES)) and bool(value == shown)
-
-
-def _restore_parts(value: Any, shown: Any, original: Any) -> Any:
-    if type(value) is dict and isinstance(shown, dict) and isinstance(original, Mapping):
+    if kind is dict and nested and isinstance(shown, dict) and isinstance(original, Mapping):
         # Without the nulls that a struct adds for absent fields; fields keep their original order.
-        restored = {
-            key: restore_value(value[key], shown[key], original[key], nested=True) for key in original if key in value
-        }
+        own = [key for key in original if key in value]
+        restored = {key: restore_value(value[key], shown[key], original[key], nested=True) for key in own}
         return restored | {key: part for key, part in value.items() if key not in original and part is not None}
-    if type(value) is list and isinstance(shown, list) and len(value) == len(shown):
+    if kind is list and nested and isinstance(shown, list) and len(value) == len(shown):
         triples = zip(value, shown, original, strict=True)
         return [restore_value(part, was, source, nested=True) for part, was, source in triples]
-    return value
+    if kind in (dict, list):
+        return value
+    if kind is Decimal128:
+        if isinstance(shown, Decimal128) and value == shown:
+            return original
+        number = shown.to_decimal() if isinstance(shown, Decimal128) else shown
+        same = isinstance(number, Decimal) and not number.is_nan() and bool(value.to_decimal() == number)
+    elif kind in (str, bytes):  # a frame may turn a Code into a plain string, and a Binary into plain bytes
+        same = isinstance(shown, kind) and kind.__eq__(value, shown) is True
+    else:
+        same = (kind is other or (kind in NUMBER_TYPES and other in NUMBER_TYPES)) and bool(value == shown)
+    return original if same else value
 
 
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
@@ -182,10 +174,20 @@ class FrameRows:
         self.items = items
         self.payloads = payloads
         self.envelope: Columns = {
-            ID: _ids(items),
+            ID: self._make_ids(),
             DELIVERY_HASH: [job.hash_of(item) for item in items],
             ATTEMPTS: [item.attempts for item in items],
         }
+
+    def _make_ids(self) -> list[str]:
+        """Return ids as text, as Spark's tables show them; ids with equal text are shown by ``repr``."""
+        ids: list[Any] = [item.id for item in self.items]
+        # Imported by name: type checkers that check code against mongoq need no Spark.
+        show = import_module("mongoq.spark.types.json_text").json_shown
+        texts = [str(id) if isinstance(id, str | ObjectId) else str(show(id)) for id in ids]
+        # An ObjectId and a string with the same 24 digits look alike; repr distinguishes them.
+        times = Counter(texts)
+        return [repr(id) if times[text] > 1 else text for text, id in zip(texts, ids, strict=True)]
 
     def read_outcomes(
         self, returned: Columns, frame_values: Columns, targets: Sequence[Any], *, nested: bool
@@ -243,31 +245,14 @@ class FrameRows:
             return payloads
         if not values:
             return []
-        names, orders = list(values), dict[tuple[str, ...], list[int]]()
-        at = {name: position for position, name in enumerate(names)}
+        names = list(values)
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
             original = self.payloads[place]
-            fields = tuple(original) if is_document(original) else ()
-            # First the item's fields in their order, then new fields in the order of the columns. Items of a batch
-            # mostly have the same fields: the order is computed once for each set of fields.
-            if fields not in orders:
-                own = [field for field in fields if field in at]
-                orders[fields] = [at[name] for name in dict.fromkeys([*own, *names])]
-            payloads.append({names[n]: row[n] for n in orders[fields] if row[n] is not ABSENT})
+            payload = {name: value for name, value in zip(names, row, strict=True) if value is not ABSENT}
+            # First the item's fields in their order, then new fields in the order of the columns.
+            own = {field: payload[field] for field in original if field in payload} if is_document(original) else {}
+            payloads.append(own | payload)
         return payloads
-
-
-def _ids(items: Sequence[Item[Any]]) -> list[str]:
-    """Return ids as text, as Spark's tables show them; ids with equal text are shown by ``repr``."""
-    ids: list[Any] = [item.id for item in items]
-    # Imported by name: type checkers that check code against mongoq need no Spark.
-    show = import_module("mongoq.spark.types.json_text").json_shown
-    texts = [str(id) if isinstance(id, str | ObjectId) else str(show(id)) for id in ids]
-    if len(set(texts)) == len(texts):
-        return texts
-    # An ObjectId and a string with the same 24 digits look alike; repr distinguishes them.
-    times = Counter(texts)
-    return [repr(id) if times[text] > 1 else text for text, id in zip(texts, ids, strict=True)]
 
 
 def field_of(column: str) -> str | None:
@@ -337,3 +322,69 @@ def _make_outcome(
     if not targets:
         return None
     return Drop() if not moves else moves[0] if len(moves) == 1 else Fork(moves)
+
+
+FORMATS = {"pandas": "pandas.DataFrame", "arrow": "pyarrow.Table"}
+"""Classes of frames, by format."""
+
+
+def frames_of(format: str) -> Any:
+    """Return the module that makes frames of this format.
+
+    Raises:
+        ModuleNotFoundError: the package of the format is not installed; the message names the extra.
+    """
+    try:
+        return import_module(f"mongoq.pipeline.frames.{format}_frames")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("mongoq"):
+            raise
+        needed = FORMATS[format].partition(".")[0]
+        hint = f"{format!r} needs {needed}: install mongoq-driver[{format}] (pip install '.[{format}]')"
+        raise ModuleNotFoundError(hint, name=error.name) from error
+
+
+def wrap_frame_handler(stage: Stage, *, takes_job: bool, asynchronous: bool) -> Callable[..., Any]:
+    """Return a handler of batches, which takes and returns lists, around the function of a stage on frames."""
+    function, format = stage.handler, stage.format
+
+    def prepare(payloads: Sequence[Any], job: Any) -> tuple[tuple[Any, ...], Callable[[Any], Sequence[Any]]]:
+        """Return the arguments for the function, and a function from what it returns to an entry for each item."""
+        if stage.model is not None:
+            # As they are stored: the model has validated them before and may have changed values.
+            adapter = stage.model if isinstance(stage.model, TypeAdapter) else TypeAdapter(stage.model)
+            payloads = [TypedValues(adapter).to_stored(payload) for payload in payloads]
+        module, rows = frames_of(format), FrameRows(job.items, payloads, job)
+        frame, frame_values = module.make_frame({**rows.envelope, **rows.fields})
+
+        def read_entries(returned: Any) -> Sequence[Any]:
+            if returned is None or isinstance(returned, BaseException):
+                entries: Sequence[Any] = [returned] * len(rows.items)
+            elif isinstance(returned, module.KIND):
+                try:
+                    columns = module.columns(returned)
+                except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
+                    raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
+                columns = check_columns(columns)
+                entries = rows.read_outcomes(columns, frame_values, stage.targets, nested=module.NESTED)
+            else:
+                check_result(returned)
+                if not isinstance(returned, list | tuple):
+                    hint = f"return a {FORMATS[format]}, a list with an entry for each row, or None"
+                    raise OutcomeInvalid(f"a stage with format={format!r} got a {name_of(returned)}; {hint}")
+                entries = check_entries(rows.items, returned)
+            # Items without a row stand at their positions in the batch, each with its own error.
+            rest, places = iter(entries), range(len(entries) + len(rows.refused))
+            return [rows.refused[place] if place in rows.refused else next(rest) for place in places]
+
+        return (frame, job) if takes_job else (frame,), read_entries
+
+    def call(payloads: Sequence[Any], job: Any) -> Any:
+        arguments, read_entries = prepare(payloads, job)
+        return read_entries(function(*arguments))
+
+    async def call_async(payloads: Sequence[Any], job: Any) -> Any:
+        arguments, read_entries = prepare(payloads, job)
+        return read_entries(await function(*arguments))
+
+    return call_async if asynchronous else call

@@ -316,45 +316,27 @@ class Graph:
                 waiting += next_to.get(queue, ())
         return reached
 
-    def find_loops(self, stage: Stage) -> list[str]:
-        """Return the sources of a stage that its own items may come back to."""
-        later = self.find_reachable(route.queue for route in self._routes_of(stage))
-        return [source for source in stage.sources if source in later]
-
-    def of_strings(self) -> Graph:
-        """Return the graph without queue names that are not strings."""
-        return self._convert_queues(lambda name: name if isinstance(name, str) else None)
-
     def in_words(self) -> Graph:
         """Return the graph with queue names that are not strings replaced by their ``repr``."""
-        return self._convert_queues(lambda name: name if isinstance(name, str) else f"{name!r:.150}")
 
-    def _convert_queues(self, convert: Callable[[Any], str | None]) -> Graph:
-        def one(name: Any) -> str | None:
-            return None if name is None else convert(name)
+        def word(name: Any) -> str:
+            return name if isinstance(name, str) else f"{name!r:.150}"
 
-        def each(names: Iterable[Any]) -> tuple[str, ...]:
-            return tuple(new for name in names if (new := convert(name)) is not None)
-
-        def converted(stage: Stage) -> Stage:
-            otherwise = stage.otherwise
-            if isinstance(otherwise, Move):
-                to = one(otherwise.to)
-                otherwise = None if to is None else replace(otherwise, to=to)
+        def convert(stage: Stage) -> Stage:
+            otherwise, errors = stage.otherwise, self.errors_of(stage)
             return replace(
                 stage,
-                sources=each(stage.sources),
-                targets=each(stage.targets),
-                otherwise=otherwise,
-                errors=one(self.errors_of(stage)),
+                sources=tuple(map(word, stage.sources)),
+                targets=tuple(map(word, stage.targets)),
+                otherwise=replace(otherwise, to=word(otherwise.to)) if isinstance(otherwise, Move) else otherwise,
+                errors=None if errors is None else word(errors),
             )
 
-        targets = [(source, one(source.target)) for source in self.sources]
         return replace(
             self,
-            sources=tuple(replace(source, target=target) for source, target in targets if target is not None),
-            stages=tuple(map(converted, self.stages)),
-            errors=one(self.errors),
-            inputs=None if self.inputs is None else each(self.inputs),
-            outputs=each(self.outputs),
+            sources=tuple(replace(source, target=word(source.target)) for source in self.sources),
+            stages=tuple(map(convert, self.stages)),
+            errors=None if self.errors is None else word(self.errors),
+            inputs=None if self.inputs is None else tuple(map(word, self.inputs)),
+            outputs=tuple(map(word, self.outputs)),
         )

@@ -34,7 +34,7 @@ from mongoq.data.log_fields import log_fields
 from mongoq.data.stream_claim import stream_id
 from mongoq.errors import ArgumentInvalid, ConsumerBusy, OutcomeInvalid, StageStopped
 from mongoq.pipeline.frames.rows import ATTEMPTS, DEAD, DELIVERY_HASH, ID, RETRY
-from mongoq.pipeline.graph.graph import Frame, Graph, Stage
+from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.on_spark.frame_settler import (
     COUNTS,
     FATES,
@@ -137,7 +137,23 @@ class FrameQuery:
         self._part = FramePart.of(place, graph, stage, source, path=f"{checkpoint}/results")
         self._checkpoint = f"{checkpoint}/query"
         self._interval = f"{round((every or 0) * 1000)} milliseconds"
-        schema = _schema_of(stage.name, stage.frame)
+        schema: Any = stage.frame.schema
+        try:
+            if schema is None:
+                schema = StructType([StructField(PAYLOAD, StringType())])
+            elif isinstance(schema, str):
+                schema = StructType.fromDDL(schema)
+        except Exception as error:  # an error of Spark's parser
+            first = str(error).strip().splitlines()[0]
+            problem = f"stage {stage.name!r}: Spark cannot read {schema!r:.200}: {first}"
+            raise ArgumentInvalid("schema", problem) from None
+        if not isinstance(schema, StructType):
+            problem = f"columns with names, such as 'carrier string', not {stage.frame.schema!r:.200}"
+            raise ArgumentInvalid("schema", f"stage {stage.name!r}: {problem}")
+        for field in schema.fields:
+            if deep := too_deep(field.name, field.dataType):
+                hint = "make it a string, which holds it as JSON"
+                raise ArgumentInvalid("schema", f"stage {stage.name!r}: field {deep}; {hint}")
         # The columns of the schema, all nullable, and the columns that settling needs.
         fields = [StructField(each.name, each.dataType, metadata=each.metadata) for each in schema.fields]
         fields = [field for field in fields if field.name != DELIVERY_HASH]
@@ -321,7 +337,7 @@ class FrameQuery:
                 except AnalysisException:  # the files were removed
                     is_written = False
             if not is_written:
-                self._write(frame, StageSettings(part).most)
+                self._write(frame, StageSettings(part).resolver.most())
                 broker._run(write_note, part.consumer, token, part.path)
         finally:
             frame.unpersist()
@@ -464,23 +480,6 @@ class FrameQuery:
 
 class _Ended(Exception):
     """Ends a batch of a query that was stopped; nothing is wrong with the batch."""
-
-
-def _schema_of(stage: str, frame: Frame) -> StructType:
-    if frame.schema is None:
-        return StructType([StructField(PAYLOAD, StringType())])
-    try:
-        schema = StructType.fromDDL(frame.schema) if isinstance(frame.schema, str) else frame.schema
-    except Exception as error:  # an error of Spark's parser
-        first = str(error).strip().splitlines()[0]
-        raise ArgumentInvalid("schema", f"stage {stage!r}: Spark cannot read {frame.schema!r:.200}: {first}") from None
-    if not isinstance(schema, StructType):
-        problem = f"stage {stage!r}: columns with names, such as 'carrier string', not {frame.schema!r:.200}"
-        raise ArgumentInvalid("schema", problem)
-    for field in schema.fields:
-        if deep := too_deep(field.name, field.dataType):
-            raise ArgumentInvalid("schema", f"stage {stage!r}: field {deep}; make it a string, which holds it as JSON")
-    return schema
 
 
 @dataclass(frozen=True)

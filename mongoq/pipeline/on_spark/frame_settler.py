@@ -38,7 +38,7 @@ from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, Reservat
 from mongoq.pipeline.frames.rows import DEAD, DELIVERY_HASH, ID, RETRY, TO
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.on_spark.serialization import absent
-from mongoq.pipeline.run.consumers import make_consumer, make_resolver, make_stage_handle
+from mongoq.pipeline.run.consumers import StageOutcomeResolver, make_consumer, make_stage_handle
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown
@@ -112,10 +112,8 @@ class Encoder:
         self._stage = stage
         self._several = several
         self._names = schema.fieldNames()
-        self._check(schema)
-        self._payloads = self._make_payloads(schema)
-
-    def _check(self, schema: StructType) -> None:
+        self._payloads: Payloads | None = None
+        """Converter of payloads; ``None`` where no column belongs to payloads, and items keep their own."""
         names = [name.lower() for name in self._names]
         for name in self._names:
             if names.count(name.lower()) > 1:
@@ -134,20 +132,18 @@ class Encoder:
             if name in self._names and not isinstance(schema[name].dataType, (*types, NullType)):
                 type_name = schema[name].dataType.simpleString()
                 raise self._wrong(f"a column {name!r} of type {type_name}; it is to be {kind}")
-
-    def _make_payloads(self, schema: StructType) -> Payloads | None:
-        """Return the converter of payloads; ``None`` where no column belongs to payloads, and items keep their own."""
         fields = [field for field in schema.fields if field.name == RAW or not field.name.startswith("_")]
         whole = next((field for field in fields if field.name in (RAW, PAYLOAD)), None)
+        if whole is not None and len(fields) > 1:
+            listed = ", ".join(repr(field.name) for field in fields)
+            raise self._wrong(f"columns {listed}, which make several payloads; drop some, or put them into one")
         try:
             if whole is None:
-                return wrap_documents(fields) if fields else None
-            if len(fields) > 1:
-                listed = ", ".join(repr(field.name) for field in fields)
-                raise self._wrong(f"columns {listed}, which make several payloads; drop some, or put them into one")
-            if whole.name == RAW:
-                return wrap_raw(RAW)
-            return wrap_json(PAYLOAD) if isinstance(whole.dataType, StringType) else wrap_values(whole)
+                self._payloads = wrap_documents(fields) if fields else None
+            elif whole.name == RAW:
+                self._payloads = wrap_raw(RAW)
+            else:
+                self._payloads = wrap_json(PAYLOAD) if isinstance(whole.dataType, StringType) else wrap_values(whole)
         except ArgumentInvalid as invalid:
             raise self._wrong(f"what no payload can hold: {invalid.problem}") from None
 
@@ -197,9 +193,8 @@ class Encoder:
         except Refusal as refusal:
             if batch.num_rows == 1:
                 return [refusal]
-        # Halve the batch to find the rows that cannot be stored: the other rows keep their payloads.
-        half = batch.num_rows // 2
-        return [*self._encode(batch.slice(0, half)), *self._encode(batch.slice(half))]
+        # Row by row: the rows that can be stored keep their payloads.
+        return [self._encode(batch.slice(row, 1))[0] for row in range(batch.num_rows)]
 
 
 class Grouper:
@@ -332,12 +327,7 @@ class StageSettings:
         self.context = own._context
         own._run(ensure_ready)
         self.consumer = make_consumer(stage, own, absent, coroutines=False, batch=MAX_ITEMS)
-        self.resolver = make_resolver(graph, stage, handle, self.broker)
-
-    @property
-    def most(self) -> int | None:
-        """Runs of an item before the stage stops; ``None`` where there is an error queue."""
-        return None if self.resolver._most is None else self.resolver._most()
+        self.resolver = StageOutcomeResolver(graph, stage, handle, self.broker)
 
     # --- outcomes ----------------------------------------------------------------------------------
 
@@ -346,40 +336,36 @@ class StageSettings:
         kind, text = fate["kind"], fate["text"]
         if kind == "unblamed":
             return Failed(make_named_error(*json.loads(text)), retry_delay(self.consumer, item), counted=False)
-        refused = self.resolver.refusal(self.consumer, [item]) if kind == "spent" else None
-        if refused is not None:
+        if kind == "spent" and (refused := self.resolver.refusal(self.consumer, [item])) is not None:
             return refused[0]
         try:
-            return self.resolver.outcomes(self.consumer, [item], [self._read_result(kind, text, fate)])[0]
+            # The result that a batch handler would have returned for the item.
+            result: HandlerResult
+            match kind:
+                case "moved":
+                    moves = []
+                    for output in fate["outputs"]:
+                        to = self._part.stage.targets[0] if output["to"] is None else output["to"]
+                        payload = KEEP if output["payload"] is None else Wrapped(bytes(output["payload"]))
+                        moves.append(Move(to, payload=payload, delay=output["delay"], sequence=output["sequence"]))
+                    result = moves[0] if len(moves) == 1 else Fork(moves)
+                case "spent":
+                    result = Retry()
+                case "left":
+                    result = Drop() if self._part.stage.targets else None
+                case "retry":
+                    result = Retry(fate["delay"], error=text)
+                case "dead":
+                    result = Dead(shorten(text or "", REASON_BYTES) or None)
+                case "misfit":
+                    result = Dead(MISFIT)
+                case "refused":
+                    result = OutcomeInvalid(text or "")
+                case _:  # a fault
+                    result = make_named_error(*json.loads(text or ""))
+            return self.resolver.outcomes(self.consumer, [item], [result])[0]
         except MongoqError as error:
             return self.resolver.failure(self.consumer, item, error)
-
-    def _read_result(self, kind: str, text: str | None, fate: Mapping[str, Any]) -> HandlerResult:
-        """Return the result that a batch handler would have returned for the item."""
-        match kind:
-            case "moved":
-                moves = []
-                for output in fate["outputs"]:
-                    to = self._part.stage.targets[0] if output["to"] is None else output["to"]
-                    payload = KEEP if output["payload"] is None else Wrapped(bytes(output["payload"]))
-                    moves.append(Move(to, payload=payload, delay=output["delay"], sequence=output["sequence"]))
-                return moves[0] if len(moves) == 1 else Fork(moves)
-            case "spent":
-                return Retry()
-            case "left":
-                return Drop() if self._part.stage.targets else None
-            case "retry":
-                return Retry(fate["delay"], error=text)
-            case "dead":
-                return Dead(shorten(text or "", REASON_BYTES) or None)
-            case "misfit":
-                return Dead(MISFIT)
-            case "refused":
-                return OutcomeInvalid(text or "")
-            case "fault":
-                return make_named_error(*json.loads(text or ""))
-            case _:
-                raise OutcomeInvalid(f"no item can be settled by an outcome {kind!r}")
 
     # --- settling ----------------------------------------------------------------------------------
 

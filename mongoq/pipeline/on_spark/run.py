@@ -47,7 +47,6 @@ from mongoq.spark.raw_options import Location
 from mongoq.spark.versions import require
 from mongoq.sync import Queue
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.engine import begin_work
 
 if TYPE_CHECKING:
@@ -98,7 +97,14 @@ class SparkRun(ThreadedRun):
         self._drain = available_now
         self._every = None if trigger is None else duration(trigger, "trigger", zero=False).total_seconds()
         beat, seconds = duration(heartbeat, "heartbeat", zero=False), duration(grace, "grace").total_seconds()
-        number = _count_tasks(spark, tasks)
+        context: Any = getattr(spark, "_sc", None)  # a session of Spark Connect has none
+        if tasks is None and context is None:
+            problem = "a session of Spark Connect does not tell how many cores there are; say how many"
+            raise ArgumentInvalid("tasks", problem)
+        number = int(context.defaultParallelism) if tasks is None else count(tasks, "tasks", least=1)
+        if tasks is not None and number > MAX_TASKS:
+            raise ArgumentInvalid("tasks", f"{MAX_TASKS:,} at most, not {number:,}")
+        cores = number if context is None else int(context.defaultParallelism)
         self._interrupted = False
         self._last: Progress | None = None
         # Of the frame stages: counts, the stages that have stopped by themselves, and another error that ended a query.
@@ -123,14 +129,31 @@ class SparkRun(ThreadedRun):
             identity = str(broker._context.identity)
             self._coordinator = Coordinator(broker._context.registry, identity, log_errors=graph.log_errors)
             self._consumers = consumers
-            slots = self._make_slots(number, parts, sources)
+            shared = parts if len(sources) >= cores else frozenset[str]()  # or sources would leave no slot to stages
+            slots = [
+                TaskSlot(1, shared | {each.name}, source=each.name, every=None if available_now else each.every)
+                for each in sources
+            ]
+            if parts:
+                jobs = min(number, MAX_JOBS)
+                # Spread the tasks evenly: job n has the tasks from places[n] to places[n + 1].
+                places = [number * place // jobs for place in range(jobs + 1)]
+                slots += [TaskSlot(high - low, parts) for low, high in pairwise(places)]
             self._scheduler = Scheduler(f"mongoq-{graph.name}", order, slots, self._run_order, self._check)
             # Before any query starts: a missing module is one clear error here, and many failed tasks later.
             try:
                 self._check()
             except Exception as error:
                 raise ExecutorsUnready(graph.name, error) from error
-            self._queries = self._make_queries(place, checkpoint)
+            self._queries = []
+            for stage, queue in self._frames:
+                if checkpoint is None:
+                    needed = "and needs a folder that Spark can write to, the same at each start"
+                    raise ArgumentInvalid("checkpoint", f"stage {stage.name!r} takes frames, {needed}")
+                # A folder of the stage at this queue, below the folder of the run.
+                path = f"{str(checkpoint).rstrip('/')}/{quote(consumer_of(graph, stage, queue.name), safe='')}"
+                query = FrameQuery(spark, place, graph, stage, queue.name, checkpoint=path, every=self._every)
+                self._queries.append(query)
             # All of them are started, or none.
             undo.callback(self._end_queries, 0)
             for query in self._queries:
@@ -142,39 +165,11 @@ class SparkRun(ThreadedRun):
             undo.pop_all()
         self._begin(self._work)
 
-    # --- before it starts ------------------------------------------------------------------------
-
     def _check(self) -> None:
         """Let a task check that an executor has everything it needs; raises ``ExecutorError`` when Spark has ended."""
         if has_ended(self._spark):
             raise ExecutorError(ENDED)
         run_tasks(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
-
-    def _make_slots(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[TaskSlot]:
-        context = getattr(self._spark, "_sc", None)
-        cores = tasks if context is None else context.defaultParallelism
-        shared = parts if len(sources) >= cores else frozenset[str]()  # otherwise sources would leave no slot to stages
-        source_slots = [
-            TaskSlot(1, shared | {source.name}, source=source.name, every=None if self._drain else source.every)
-            for source in sources
-        ]
-        number = min(tasks, MAX_JOBS) if parts else 0
-        # Spread the tasks evenly: job n has the tasks from places[n] to places[n + 1].
-        places = [tasks * place // number for place in range(number + 1)] if number else []
-        return [*source_slots, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
-
-    def _make_queries(self, place: Location, checkpoint: Any) -> list[FrameQuery]:
-        queries = []
-        for stage, queue in self._frames:
-            if checkpoint is None:
-                needed = "and needs a folder that Spark can write to, the same at each start"
-                raise ArgumentInvalid("checkpoint", f"stage {stage.name!r} takes frames, {needed}")
-            # A folder of the stage at this queue, below the folder of the run.
-            name = quote(consumer_of(self._graph, stage, queue.name), safe="")
-            path = f"{str(checkpoint).rstrip('/')}/{name}"
-            options: dict[str, Any] = {"checkpoint": path, "every": self._every}
-            queries.append(FrameQuery(self._spark, place, self._graph, stage, queue.name, **options))
-        return queries
 
     def _run_order(self, order: TaskOrder, tasks: int) -> Sequence[Report]:
         title = f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}"
@@ -222,10 +217,8 @@ class SparkRun(ThreadedRun):
                 logger.warning("cannot ask the tasks of pipeline %r to end: %r", self._graph.name, error)
         self._end_queries(self._order.grace)
         if not self._scheduler.join(self._order.grace + SERVER_SECONDS):
-            text = (
-                "tasks of pipeline %r do not end; they are cancelled, and their items come back when their leases end"
-            )
-            logger.warning(text, self._graph.name)
+            hint = "they are cancelled, and their items come back when their leases end"
+            logger.warning("tasks of pipeline %r do not end; %s", self._graph.name, hint)
             try:
                 cancel(self._spark, self._order)
             except Exception as error:
@@ -235,8 +228,14 @@ class SparkRun(ThreadedRun):
         if not has_ended(self._spark):
             return
         until = time.monotonic() + self._order.grace + SERVER_SECONDS
-        while (tasks_left := self._has_tasks()) and time.monotonic() < until:
-            time.sleep(CHECK_SECONDS)
+        tasks_left = True
+        while tasks_left and time.monotonic() < until:
+            try:
+                tasks_left = self._broker._run_within(SERVER_SECONDS, workers_of, self._order.run) > 0
+            except Exception as error:
+                logger.warning("cannot read whether tasks of pipeline %r still run: %r", self._graph.name, error)
+            if tasks_left:
+                time.sleep(CHECK_SECONDS)
         if tasks_left:
             hint = "some of its tasks have not reported their end: their items come back when their leases end"
             raise ExecutorError(f"{ENDED}; {hint}")
@@ -270,14 +269,6 @@ class SparkRun(ThreadedRun):
                 part = PartCounts(endings, first=part.first or now, last=now)
             # Replaced and never changed, since other threads read the counts.
             self._frame_counts = {**self._frame_counts, stage: replace(part, stopped=stage in self._frame_stops)}
-
-    def _has_tasks(self) -> bool:
-        """Return whether tasks of the run are alive, or this is unknown."""
-        try:
-            return self._broker._run_within(SERVER_SECONDS, workers_of, self._order.run) > 0
-        except Exception as error:
-            logger.warning("cannot read whether tasks of pipeline %r still run: %r", self._graph.name, error)
-            return True
 
     def _coordinate(self) -> None:
         """Report to the scheduler whether there is work, until the end of the run.
@@ -420,17 +411,3 @@ def _check_arguments(graph: Graph, spark: Any, checkpoint: Any, available_now: A
         raise ArgumentInvalid("available_now", f"a bool, not {type(available_now).__name__}")
     if available_now and trigger is not None:
         raise ArgumentInvalid("trigger", "either this or available_now: a run that ends has no rounds")
-
-
-def _count_tasks(spark: Any, tasks: int | None) -> int:
-    if tasks is not None:
-        number = count(tasks, "tasks", least=1)
-        if number > MAX_TASKS:
-            raise ArgumentInvalid("tasks", f"{MAX_TASKS:,} at most, not {number:,}")
-        return number
-    context = getattr(spark, "_sc", None)
-    if context is None:
-        raise ArgumentInvalid(
-            "tasks", "a session of Spark Connect does not tell how many cores there are; say how many"
-        )
-    return int(context.defaultParallelism)

@@ -168,7 +168,18 @@ class Scheduler:
             except Exception as error:
                 self._wait_for_executors(error)
             else:
-                self._record(slot, reports)
+                with self._changed:
+                    counts = own = sum_counts(report.counts for report in reports)
+                    if slot.comes_again:  # a source that is called again has not ended
+                        own = {name: replace(part, ended=False) for name, part in counts.items()}
+                    self.counts = sum_counts([self.counts, own])
+                    for stop in (stop for report in reports for stop in report.stops):
+                        self.stops.setdefault(stop.stage, stop)
+                        cause = stop.cause if self._order.log_errors == "message" else "an error"
+                        words, fields = (stop.stage, stop.queue, cause), log_fields(queue=stop.queue, id=stop.item_id)
+                        text = "stage or source %r has stopped by itself, at queue %r: %s"
+                        logger.error(text, *words, extra=fields)
+                    slot.record(counts)
             finally:
                 with self._changed:
                     self._working -= 1
@@ -184,19 +195,6 @@ class Scheduler:
                     return order
                 self._changed.wait(CHECK_SECONDS)
         return None
-
-    def _record(self, slot: TaskSlot, reports: Sequence[Report]) -> None:
-        with self._changed:
-            counts = own = sum_counts(report.counts for report in reports)
-            if slot.comes_again:  # a source that is called again has not ended
-                own = {name: replace(part, ended=False) for name, part in counts.items()}
-            self.counts = sum_counts([self.counts, own])
-            for stop in (stop for report in reports for stop in report.stops):
-                self.stops.setdefault(stop.stage, stop)
-                cause = stop.cause if self._order.log_errors == "message" else "an error"
-                words, fields = (stop.stage, stop.queue, cause), log_fields(queue=stop.queue, id=stop.item_id)
-                logger.error("stage or source %r has stopped by itself, at queue %r: %s", *words, extra=fields)
-            slot.record(counts)
 
     def _wait_for_executors(self, error: Exception) -> None:
         """Wait until executors can work again after a task has failed; ends the run if this takes too long.

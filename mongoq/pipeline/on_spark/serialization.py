@@ -14,7 +14,7 @@ import io
 import logging
 import pickle
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, update_wrapper
@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from pyspark import cloudpickle
 
+from mongoq.data.encoding.error_text import spoken
 from mongoq.errors import GraphInvalid
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.handlers import handler_name
@@ -40,18 +41,15 @@ def dumps(value: Any) -> bytes:
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Cached) and not _is_found(obj):
-            return _make_cached, (obj.cache_parameters(),), {"function": obj.__wrapped__}, None, None, _fill_cached
+        if isinstance(obj, Cached):
+            # Functions of ``__main__`` are in the script only; others are sent by name if their module has them.
+            module = str(getattr(obj, "__module__", None))
+            target: Any = None if module == "__main__" else sys.modules.get(module)
+            for name in getattr(obj, "__qualname__", "").split("."):
+                target = getattr(target, name, None)
+            if target is not obj:
+                return _make_cached, (obj.cache_parameters(),), {"function": obj.__wrapped__}, None, None, _fill_cached
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
-
-
-def _is_found(function: Any) -> bool:
-    """Return whether the function's module has it by this name; functions of ``__main__`` are in the script only."""
-    module = str(getattr(function, "__module__", None))
-    target: Any = None if module == "__main__" else sys.modules.get(module)
-    for name in getattr(function, "__qualname__", "").split("."):
-        target = getattr(target, name, None)
-    return target is function
 
 
 class _Behind:
@@ -129,10 +127,7 @@ def pack_graph(graph: Graph) -> bytes:
         # The error of cloudpickle names a type; users need the name of the variable.
         culprits = ", ".join(map(repr, sorted(_unfit(function, set()))))
         where = f" (of {culprits})" if culprits else ""
-        try:
-            text = f"{error!r:.200}"
-        except Exception:  # repr of a foreign error may raise anything
-            text = type(error).__name__
+        text = spoken(error)[:200]
         hint = "make what it needs inside of it, or in a module that the executors can import"
         faults.append(f"{title}: it cannot be sent to the executors: {text}{where}; {hint}")
     if faults:
@@ -162,27 +157,24 @@ def _refusal(value: Any) -> BaseException | None:
 def _unfit(value: Any, seen_ids: set[int]) -> set[str]:
     """Return the names of parts of a function or an object that cannot be pickled, as deep as they can be found."""
     seen_ids.add(id(value))
-    names: set[str] = set()
-    for name, part in _parts(value):
-        if id(part) not in seen_ids and _refusal(part) is not None:
-            names |= _unfit(part, seen_ids) or {name}
-    return names
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a function's surroundings, or of an object, by name."""
+    parts: list[tuple[str, Any]] = []
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with suppress(ValueError):  # an empty cell
-                yield name, cell.cell_contents
-        yield from ((name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__)
+                parts.append((name, cell.cell_contents))
+        parts += [(name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__]
     elif isinstance(value, MethodType):
-        yield "self", value.__self__
+        parts = [("self", value.__self__)]
     elif isinstance(value, partial):
-        yield from [("func", value.func), *((f"args[{n}]", each) for n, each in enumerate(value.args))]
-        yield from value.keywords.items()
+        parts = [("func", value.func), *((f"args[{n}]", each) for n, each in enumerate(value.args))]
+        parts += value.keywords.items()
     else:
-        yield from getattr(value, "__dict__", {}).items()
+        parts = list(getattr(value, "__dict__", {}).items())
+    names: set[str] = set()
+    for name, part in parts:
+        if id(part) not in seen_ids and _refusal(part) is not None:
+            names |= _unfit(part, seen_ids) or {name}
+    return names
 
 
 @lru_cache(MAX_CACHED_GRAPHS)

@@ -22,13 +22,12 @@ from mongoq.core_threads.history.counters import flush
 from mongoq.data.encoding.error_text import print_exception
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
-from mongoq.pipeline.frames.handler import frames_of
+from mongoq.pipeline.frames.rows import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
 from mongoq.pipeline.run.consumers import machinery, make_engine
 from mongoq.pipeline.run.run import Counts, count_parts
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
-from mongoq.sync import Broker
 from mongoq.worker.consumer import LogErrors
 from mongoq.worker.threads.engine import Engine
 
@@ -39,11 +38,10 @@ logger = logging.getLogger("mongoq.spark")
 
 AS_LONG_AS_IT_TAKES = timedelta(days=365)
 """Grace of handlers at the end of a task: the task waits for them, because their items would run again and again."""
-CHECK_SECONDS = 0.05
+CHECK_SECONDS = 0.25
+"""Seconds between two looks at the engine, and at whether the run was asked to stop."""
 REST_SECONDS = 0.5
 """Seconds without work after which a task ends early, so that the slot is free for others."""
-LISTEN_SECONDS = 0.5
-"""Seconds between two checks whether the run was asked to stop."""
 T = TypeVar("T")
 RESULT = "result"
 ENDED = "the Spark session, or its JVM, has ended while the pipeline ran; start both again"
@@ -112,15 +110,14 @@ def run_task(order: TaskOrder) -> Report:
     its Python processes, the task stops in good order, as if the run was asked to stop.
     """
     broker = broker_at(order.place)
-    listener = _StopListener(broker, order.run)
-    if listener.is_stopped():
+    if broker._run(is_halted, order.run):
         return Report({})
     graph = order.graph.unpack().only(sorted(order.parts))
     options: dict[str, Any] = {"heartbeat": order.heartbeat, "run": order.run, "grace": AS_LONG_AS_IT_TAKES}
     engine = make_engine(Engine, graph, broker, **options)
-    ended = threading.Event()
-    threading.Thread(target=_watch, args=(engine, order, listener, ended), name="mongoq-task", daemon=True).start()
-    with _delay_sighup(listener):
+    stopping, ended = threading.Event(), threading.Event()
+    threading.Thread(target=_watch, args=(engine, order, stopping, ended), name="mongoq-task", daemon=True).start()
+    with _delay_sighup(stopping):
         try:
             engine.run(drain=order.once)
         except StageStopped:
@@ -142,11 +139,19 @@ def run_task(order: TaskOrder) -> Report:
     return Report(count_parts(engine, ahead=time.time() - time.monotonic()), tuple(stops))
 
 
-def _watch(engine: Engine, order: TaskOrder, listener: _StopListener, ended: threading.Event) -> None:
+def _watch(engine: Engine, order: TaskOrder, stopping: threading.Event, ended: threading.Event) -> None:
     """End the engine when its time is over, when there was no work for a moment, or when the run is to stop.
 
     In the last case, the items of calls that are still running after the grace are released.
     """
+
+    def is_stopped() -> bool:
+        try:
+            return stopping.is_set() or broker_at(order.place)._run(is_halted, order.run)
+        except Exception as error:  # a task that does not notice the stop is cancelled by the driver
+            logger.debug("cannot read whether the run has to stop: %r", error)
+            return False
+
     began = worked = time.monotonic()
     settled = 0
     while not ended.wait(CHECK_SECONDS):
@@ -157,18 +162,18 @@ def _watch(engine: Engine, order: TaskOrder, listener: _StopListener, ended: thr
         # A source that has neither pushed a record nor ended would begin again at the same position.
         has_progressed = all(runner.pushed or runner.over for runner in engine.source_runners)
         late = now - began > order.seconds and has_progressed
-        if now - worked > REST_SECONDS or late or listener.is_stopped():
+        if now - worked > REST_SECONDS or late or is_stopped():
             engine.stop()
             break
     while not ended.wait(CHECK_SECONDS):
-        if listener.is_stopped():
+        if is_stopped():
             if not ended.wait(order.grace):
                 engine.stop()
             return
 
 
 @contextmanager
-def _delay_sighup(listener: _StopListener) -> Iterator[None]:
+def _delay_sighup(stopping: threading.Event) -> Iterator[None]:
     """Let SIGHUP stop the task in good order first, and end the process after that.
 
     Spark sends SIGHUP to its Python processes when the session is stopped, and when its JVM ends for any reason.
@@ -182,7 +187,7 @@ def _delay_sighup(listener: _StopListener) -> Iterator[None]:
 
     def note(number: int, _frame: Any) -> None:
         came.append(number)
-        listener.has_stopped = True
+        stopping.set()
 
     before = signal.signal(signal.SIGHUP, note)
     try:
@@ -191,26 +196,6 @@ def _delay_sighup(listener: _StopListener) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
         if came:  # no process reads this task's result any more
             signal.raise_signal(signal.SIGHUP)
-
-
-class _StopListener:
-    """Checks whether the run was asked to stop, at most once per ``LISTEN_SECONDS`` seconds."""
-
-    def __init__(self, broker: Broker, run: ObjectId) -> None:
-        self._broker = broker
-        self._run = run
-        self._again = 0.0
-        self.has_stopped = False
-
-    def is_stopped(self) -> bool:
-        if self.has_stopped or time.monotonic() < self._again:
-            return self.has_stopped
-        self._again = time.monotonic() + LISTEN_SECONDS
-        try:
-            self.has_stopped = self._broker._run(is_halted, self._run)
-        except Exception as error:  # a task that does not notice the stop is cancelled by the driver
-            logger.debug("cannot read whether the run has to stop: %r", error)
-        return self.has_stopped
 
 
 def _text(error: BaseException | str | None) -> str | None:

@@ -34,7 +34,6 @@ from mongoq.data.outcomes import (
     ResolvedOutcome,
     Retry,
     SettledElsewhere,
-    make_unknown_error,
 )
 from mongoq.data.sequence import check_sequence
 from mongoq.data.settings import KEEP, QueueOptions, check_burst, check_options
@@ -43,9 +42,8 @@ from mongoq.errors import (
     GraphInvalid,
     OutcomeInvalid,
     PartnerMissing,
-    PayloadInvalid,
 )
-from mongoq.pipeline.frames.handler import wrap_frame_handler
+from mongoq.pipeline.frames.rows import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
 from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, consumer, takes_job
@@ -67,40 +65,36 @@ SEVERAL_TYPES = (list, tuple, set, frozenset)
 class StageOutcomeResolver(OutcomeResolver):
     """Maps results of a stage's handler to outcomes of its items.
 
-    Args:
-        stage: the stage.
-        targets: destination of a move, by target: the queue's name, or a handle whose model checks payloads.
-        models: models of the targets that are handles, by name.
-        untyped: codec of payloads for the other targets.
-        most: returns the runs of an item before the stage stops; ``None`` where there is an error queue.
-
     Attributes:
-        width: number of queues that the stage takes items from.
+        stops: True if the stage stops at an item that has failed for good: there is no error queue.
     """
 
-    def __init__(
-        self,
-        stage: Stage,
-        targets: Mapping[str, Any],
-        models: Mapping[str, Any],
-        untyped: Codec[Any],
-        *,
-        most: Callable[[], int | None] | None,
-    ) -> None:
-        self.width = len(stage.sources)
+    def __init__(self, graph: Graph, stage: Stage, handle: Any, broker: Any) -> None:
         self._name = stage.name
-        self._targets = targets
-        self._only = next(iter(targets.values())) if len(targets) == 1 else None
-        self._models = models
-        self._untyped = untyped
+        self._models = {name: model for name in stage.targets if (model := find_model(graph, name)) is not None}
+        # Destinations of moves, by target: the queue's name, or a handle whose model checks payloads.
+        self._targets: dict[str, Any] = {
+            name: broker.queue(name, model=self._models[name]) if name in self._models else name
+            for name in stage.targets
+        }
+        self._only = next(iter(self._targets.values())) if len(stage.targets) == 1 else None
+        self._untyped: Codec[Any] = broker._context.untyped
         self._drops = stage.none == "drop"
         self._sequence = stage.sequence
         self._pops = stage.delivery == "at-most-once"
-        self._most = None if self._pops else most
+        self._options = stage.options
+        self._handle = handle
+        # With an error queue, spent items are buried by the settings of the handle.
+        self.stops = graph.errors_of(stage) is None and not self._pops
+
+    def most(self) -> int | None:
+        """Return the runs of an item before the stage stops; ``None`` for no limit, or with an error queue."""
+        retries = self._options.get("max_retries", self._handle.settings.max_retries) if self.stops else None
+        return None if retries is None else retries + 1
 
     def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[ResolvedOutcome] | None:
         """Refuse items that have used all their runs; the last run has ended with its process."""
-        most = None if self._most is None else self._most()
+        most = self.most()
         if most is None or all(item.attempts <= most for item in items):
             return None
         # A handler that kills its process never raises: count such runs by the attempts, before another run.
@@ -127,13 +121,18 @@ class StageOutcomeResolver(OutcomeResolver):
     def _read(self, item: Item[Any], returned: Any) -> HandlerOutcome | None:
         """Return the outcome that a returned value means, ``None`` for success; raises ``OutcomeInvalid``."""
         check_result(returned)
-        if isinstance(returned, HandlerOutcome):
-            return self._complete(item, returned)
+        match returned:
+            case Move():
+                return self._complete_move(item, returned)
+            case Fork():
+                return Fork([self._complete_move(item, move) for move in returned.moves])
+            case Dead() | Drop() | Later() | Retry():
+                return returned
         if not self._targets:
             return None
-        if returned is None and self._drops:
-            return Drop()
         if returned is None:
+            if self._drops:
+                return Drop()
             hint = "most likely for a forgotten return; return Drop(), or declare none='drop'"
             raise self._error(f"returned None, {hint}")
         if self._only is None:
@@ -178,18 +177,6 @@ class StageOutcomeResolver(OutcomeResolver):
             hint = "return a text of 1 to 1,024 bytes, such as 'customer-17', or None"
             raise self._error(f"has no sequence for an output: its {invalid}; {hint}") from invalid
 
-    def _complete(self, item: Item[Any], outcome: HandlerOutcome) -> HandlerOutcome:
-        """Return an outcome whose moves go to declared targets, with their payloads encoded."""
-        match outcome:
-            case Move():
-                return self._complete_move(item, outcome)
-            case Fork():
-                return Fork([self._complete_move(item, move) for move in outcome.moves])
-            case Dead() | Drop() | Later() | Retry():
-                return outcome
-            case _:
-                raise make_unknown_error(outcome)
-
     def _complete_move(self, item: Item[Any], move: Move) -> Move:
         name = getattr(move.to, "name", move.to)
         if not isinstance(name, str) or name not in self._targets:
@@ -224,21 +211,15 @@ class StageOutcomeResolver(OutcomeResolver):
                 error = invalid
         return self._retry(consumer, item, error, None)
 
-    def give_up(self, item: Item[Any], reason: str) -> Dead | Failed:
-        """Return the outcome of an item that cannot be joined: it goes to the error queue, or the stage stops."""
-        if self._most is None:
-            return Dead(reason)
-        return Failed(PartnerMissing(item.id, item.queue, reason), counted=False, halts=True)
-
     def _resolve(self, consumer: Consumer, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
-        if isinstance(result, Dead) and self._most is not None:
+        if isinstance(result, Dead) and self.stops:
             return Failed(result.reason or "declared dead", counted=False, halts=True)
         return super()._resolve(consumer, item, result)
 
     def _retry(
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
     ) -> Failed:
-        most = None if self._most is None else self._most()
+        most = self.most()
         if most is not None and item.attempts >= most:
             return Failed(error, counted=False, halts=True)
         return super()._retry(consumer, item, error, delay)
@@ -256,25 +237,6 @@ def make_stage_handle(graph: Graph, stage: Stage, handle: Any) -> Any:
         overriding |= check_options(handle.name, max_retries=stage.options["max_retries"])
     mark = StageMark(stage.name, trail=bool(graph.trail), payloads=graph.trail == "payloads")
     return handle._with(options=QueueOptions(handle.name, given), overriding=overriding, stage=mark)
-
-
-def make_resolver(
-    graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageOutcomeResolver] = StageOutcomeResolver
-) -> StageOutcomeResolver:
-    """Return the outcome resolver of a stage."""
-    models = {target: model for target in stage.targets if (model := find_model(graph, target)) is not None}
-    targets = {
-        target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
-    }
-
-    def most() -> int | None:
-        retries = stage.options.get("max_retries", handle.settings.max_retries)
-        return None if retries is None else retries + 1
-
-    # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
-    # stage.
-    stops = graph.errors_of(stage) is None
-    return kind(stage, targets, models, broker._context.untyped, most=most if stops else None)
 
 
 def find_model(graph: Graph, queue: str) -> Any:
@@ -308,11 +270,23 @@ def machinery(
             faults.append(f"stage {stage.name!r}: {SPARK_ONLY}")
             continue
         try:
-            if stage.join is None:
-                own += _make_consumers(graph, stage, broker, coroutines=coroutines)
-            else:
+            if stage.join is not None:
                 joining = join_aio if asynchronous else join_threads
                 own += _make_join_consumers(graph, stage, broker, joining, coroutines=coroutines)
+                continue
+            for queue in stage.sources:
+                handle = broker.queue(queue, model=stage.model)
+                staged = make_stage_handle(graph, stage, handle)
+                new = make_consumer(stage, staged, stage.handler, coroutines=coroutines)
+                resolver = StageOutcomeResolver(graph, stage, handle, broker)
+                new = replace(new, resolver=resolver, pops=stage.delivery == "at-most-once")
+                if stage.format is not None:
+                    handler = wrap_frame_handler(stage, takes_job=new.takes_job, asynchronous=new.asynchronous)
+                    new = replace(new, handler=handler, takes_job=True)
+                if stage.where is not None and stage.otherwise is not None:
+                    item_filter = make_filter(handle._context, stage.where, stage.otherwise, context_of)
+                    new = replace(new, item_filter=item_filter)
+                own.append(add_hooks(new, graph.hooks))
         except ArgumentInvalid as error:
             faults.append(f"stage {stage.name!r}: {error}")
     for source in graph.own_sources:
@@ -340,22 +314,6 @@ def make_consumer(stage: Stage, handle: Any, handler: Any, *, coroutines: bool, 
     return replace(consumer(handle, handler, coroutines=coroutines, **(given | options)), stage=stage.name)
 
 
-def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
-    consumers = []
-    for source in stage.sources:
-        handle = broker.queue(source, model=stage.model)
-        own = make_consumer(stage, make_stage_handle(graph, stage, handle), stage.handler, coroutines=coroutines)
-        own = replace(
-            wrap_frame_handler(own, stage),
-            resolver=make_resolver(graph, stage, handle, broker),
-            pops=stage.delivery == "at-most-once",
-        )
-        if stage.where is not None and stage.otherwise is not None:
-            own = replace(own, item_filter=make_filter(handle._context, stage.where, stage.otherwise, context_of))
-        consumers.append(add_hooks(own, graph.hooks))
-    return consumers
-
-
 def find_transactional(graph: Graph) -> tuple[str, ...]:
     """Return the parts of a graph that need transactions.
 
@@ -363,16 +321,16 @@ def find_transactional(graph: Graph) -> tuple[str, ...]:
     """
     sources = [f"source {source.name!r}" for source in graph.own_sources]
     joins = [f"join {stage.name!r}" for stage in graph.own_stages if stage.join is not None]
-    forks = [f"fork {stage.name!r}" for stage in graph.own_stages if stage.join is None and _forks(stage)]
+    forks = []
+    for stage in graph.own_stages:
+        annotation = return_type(stage.handler)
+        outcome = elements(annotation) if stage.options.get("batch") is not None else annotation
+        # At most once, outputs are pushed one by one after the item has left, without a transaction.
+        has_transaction = stage.join is None and stage.delivery != "at-most-once"
+        if has_transaction and any(issubclass(kind, Fork) for kind in classes(outcome) or []):
+            forks.append(f"fork {stage.name!r}")
     ordered = [f"sequences of stage {stage.name!r}" for stage in graph.own_stages if stage.sequence is not None]
     return (*sources, *joins, *forks, *ordered)
-
-
-def _forks(stage: Stage) -> bool:
-    annotation = return_type(stage.handler)
-    outcome = elements(annotation) if stage.options.get("batch") is not None else annotation
-    # At most once, outputs are pushed one by one after the item has left, without a transaction.
-    return stage.delivery != "at-most-once" and any(issubclass(kind, Fork) for kind in classes(outcome) or [])
 
 
 def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, joining: Any, *, coroutines: bool) -> list[Consumer]:
@@ -396,14 +354,21 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, joining: Any, 
         late=join.late,
         coming=gathering.is_expecting,
     )
-    pairs = broker.queue(spec.pairs, model=_model(stage))
-    resolver = make_resolver(graph, stage, pairs, broker, kind=_PairResolver)
+    model: Any = None
+    if stage.model is not None:
+        # With missing="pass" any of the payloads may be None.
+        models = [Any if each is None else each | None if join.missing == "pass" else each for each in stage.model]
+        together: Any = tuple[tuple(models)]  # type: ignore[misc]  # the types are known at run time only
+        model = TypeAdapter(together)
+    pairs = broker.queue(spec.pairs, model=model)
+    resolver = StageOutcomeResolver(graph, stage, pairs, broker)
     # Options for the calls of the handler do not hold for items that are only paired.
     options = {name: value for name, value in stage.options.items() if name in ("lease", "retry", "prefetch_bytes")}
     waits = replace(stage, options=options | {"batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS})
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
-        new_consumer = make_consumer(waits, handle, _nothing, coroutines=coroutines)
+        # No handler runs: the outcome resolver alone decides about the items.
+        new_consumer = make_consumer(waits, handle, lambda _: None, coroutines=coroutines)
         return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
 
     joins = partial(joining.join_arrivals, spec)  # shared by all sides, so that their items are settled together
@@ -425,23 +390,6 @@ def _without_limit(handle: Any) -> Any:
     return handle._with(overriding={**handle._context.overriding, "max_retries": None})
 
 
-def _model(stage: Stage) -> Any:
-    """Return the type of all payloads of a pair together."""
-    if stage.model is None:
-        return None
-    assert stage.join is not None
-    models = [Any if model is None else model for model in stage.model]
-    if stage.join.missing == "pass":
-        # With missing="pass" any of the payloads may be None.
-        models = [model | None if model is not Any else Any for model in models]
-    together: Any = tuple[tuple(models)]  # type: ignore[misc]  # the types are known at run time only
-    return TypeAdapter(together)
-
-
-def _nothing(_: Any) -> None:
-    """Stand-in for a handler: the outcome resolver alone decides about the items."""
-
-
 def join_takes_job(handler: Callable[..., Any], number: int) -> bool:
     """Return whether the handler of a join of ``number`` queues takes the job as well; raises ``ArgumentInvalid``."""
     expected = f"it is to take {number} payloads, one of each queue, and maybe the job"
@@ -450,40 +398,19 @@ def join_takes_job(handler: Callable[..., Any], number: int) -> bool:
 
 def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
     """Return a handler of one payload, the list of all payloads, that calls the given handler."""
-    number = len(stage.sources)
-    with_job = join_takes_job(handler, number)
+    with_job = join_takes_job(handler, len(stage.sources))
 
-    async def called_async(payloads: Sequence[Any], job: Any) -> Any:
-        return await handler(*payloads, *([job] if with_job else []))
-
-    def called(payloads: Sequence[Any], job: Any) -> Any:
+    def call(payloads: Sequence[Any], job: Any) -> Any:
         return handler(*payloads, *([job] if with_job else []))
 
-    function: Any = called_async if is_function(inspect.iscoroutinefunction, handler) else called
+    async def call_async(payloads: Sequence[Any], job: Any) -> Any:
+        return await call(payloads, job)
+
+    function: Any = call_async if is_function(inspect.iscoroutinefunction, handler) else call
     # Errors name the handler by these.
     function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
     function.__module__ = getattr(handler, "__module__", None) or function.__module__
     return function  # type: ignore[no-any-return]
-
-
-class _PairResolver(StageOutcomeResolver):
-    """Outcome resolver of pairs; an item of the queue that is not a pair (put there by hand) is not run."""
-
-    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[ResolvedOutcome] | None:
-        """Refuse an item that is not a pair, and release the other items of its batch."""
-        refused = super().refusal(consumer, items)
-        if refused is not None:
-            return refused
-        outcomes: list[ResolvedOutcome] = []
-        for item in items:
-            number = len(item.payload) if isinstance(item.payload, list | tuple) else None
-            if number == self.width:
-                outcomes.append(Release())
-                continue
-            payload_text = type(item.payload).__name__ if number is None else f"of {number:,}"
-            problem = f"a list of {self.width}, one of each queue, not {payload_text}"
-            outcomes.append(self.failure(consumer, item, PayloadInvalid("payload", problem)))
-        return None if all(isinstance(outcome, Release) for outcome in outcomes) else outcomes
 
 
 class _NotRunResolver(OutcomeResolver):
@@ -508,7 +435,8 @@ class _NotRunResolver(OutcomeResolver):
                 entry = self._make_entry(item)
             # The value will not change: no retry, the item goes to the error queue.
             except Unjoinable as unfit:
-                outcomes.append(self._resolver.give_up(item, f"cannot be joined: {unfit}"))
+                lost = PartnerMissing(item.id, item.queue, f"cannot be joined: {unfit}")
+                outcomes.append(self.failure(consumer, item, lost) if self._resolver.stops else Dead(lost.reason))
             except Exception as error:  # an error of this item alone
                 outcomes.append(self.failure(consumer, item, error))
             else:

@@ -137,8 +137,7 @@ class Run(ThreadedRun):
         super().__init__(graph.name, signals=signals)
         self._graph = graph
         self._broker = broker
-        self._engine: Engine
-        self._engine = make_engine(Engine, graph, broker, grace=grace, heartbeat=heartbeat)
+        self._engine: Engine = make_engine(Engine, graph, broker, grace=grace, heartbeat=heartbeat)
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
         self._engine.prepare(find_transactional(graph))
 
@@ -494,19 +493,17 @@ def progress_of(
 def show_progress(title: str, run: Run) -> None:
     """Show the table until the run ends."""
     with _live() as live:
-        ended = False
-        while not ended:
-            ended = run.wait(UPDATE_SECONDS)
+        while not run.wait(UPDATE_SECONDS):
             live.update(table(title, run.progress()))
+        live.update(table(title, run.progress()))
 
 
 async def show_progress_async(title: str, run: AsyncRun) -> None:
     """Show the table until the run ends."""
     with _live() as live:
-        ended = False
-        while not ended:
-            ended = await run.wait(UPDATE_SECONDS)
+        while not await run.wait(UPDATE_SECONDS):
             live.update(table(title, await run.progress()))
+        live.update(table(title, await run.progress()))
 
 
 def _live() -> Any:

@@ -1,12 +1,9 @@
-"""Reader of recipes: pipelines as plain data, in a mapping or a file of JSON or YAML.
-
-All faults of a recipe are reported at once. Its size is limited, so that any file is safe to read.
-"""
+"""Reader of recipes: pipelines as plain data, in a mapping or a file of JSON or YAML; it reports all faults at once."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from os import PathLike
@@ -16,7 +13,7 @@ from typing import Any, TypeVar
 from mongoq.data.outcomes import Drop, Move
 from mongoq.data.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.errors import ArgumentInvalid, GraphInvalid
-from mongoq.pipeline.checks import faults
+from mongoq.pipeline.checks import faults, no_records
 from mongoq.pipeline.graph.graph import (
     DEFAULT_FRAME_BATCH,
     KEEP_SEQUENCE,
@@ -33,88 +30,38 @@ T = TypeVar("T")
 FILE_BYTES = 1024 * 1024
 MAX_VALUES = 20_000
 """Values of a recipe, at most; each is counted at every place where it occurs: a few YAML aliases make billions."""
-MAX_TEXT_LENGTH = 1024 * 1024
-"""Characters and bytes of all values and keys, at most, counted in the same way."""
-MAX_STAGES = 1_000
-"""Entries of ``stages`` and of ``sources``, at most: checks compare stages with each other."""
 NESTING_LIMIT = 60
 INTEGER_BITS = 1024
 """Bits of an integer, at most: Python refuses to write very large integers in digits, so no error could show them."""
-TOO_MANY = f"more than {MAX_VALUES:,} values, aliases counted as what they stand for; write less"
 TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels"
 
 
-class TooMuch(Exception):
+class _TooMuch(Exception):
     """The recipe is larger than its limits."""
 
 
-def check_size(content: Any) -> None:
-    """Raise ``TooMuch`` if the content is larger than a recipe may be."""
-    # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
-    # time.
-    known: dict[int, tuple[int, int, int]] = {}
-
-    def measure(value: Any, level: int) -> tuple[int, int, int]:
-        """Return the number of values, itself and all inside, the depth of their nesting, and the length of texts."""
+def _check_size(content: Any) -> None:
+    """Raise ``_TooMuch`` if the content is larger than a recipe may be; also if it contains itself."""
+    waiting, number = [(content, 1)], 0
+    while waiting:
+        value, level = waiting.pop()
+        number += 1
+        if number > MAX_VALUES:
+            raise _TooMuch(f"more than {MAX_VALUES:,} values, aliases counted as what they stand for; write less")
         if level > NESTING_LIMIT:
-            raise TooMuch(TOO_DEEP)
+            raise _TooMuch(TOO_DEEP)
         if isinstance(value, int) and value.bit_length() > INTEGER_BITS:
-            raise TooMuch(f"an integer of more than {INTEGER_BITS:,} bits; write a smaller one")
-        if not isinstance(value, Mapping | list | tuple):
-            return 1, 1, len(value) if isinstance(value, str | bytes) else 0
-        if id(value) not in known:
-            keys = [key for key in value if isinstance(key, str)] if isinstance(value, Mapping) else []
+            raise _TooMuch(f"an integer of more than {INTEGER_BITS:,} bits; write a smaller one")
+        if isinstance(value, Mapping | list | tuple):
             parts = value.values() if isinstance(value, Mapping) else value
-            sizes = [(0, 0, sum(map(len, keys))), *(measure(part, level + 1) for part in parts)]
-            values, levels, texts = zip(*sizes, strict=True)
-            known[id(value)] = 1 + sum(values), 1 + max(levels), sum(texts)
-        return known[id(value)]
-
-    values, levels, text = measure(content, 1)
-    if values > MAX_VALUES:
-        raise TooMuch(TOO_MANY)
-    if levels > NESTING_LIMIT:
-        raise TooMuch(TOO_DEEP)
-    if text > MAX_TEXT_LENGTH:
-        raise TooMuch(f"more than {MAX_TEXT_LENGTH:,} characters, aliases counted as what they stand for; write less")
-    for part in ("stages", "sources"):
-        listed = content.get(part) if isinstance(content, Mapping) else None
-        if isinstance(listed, list | tuple) and len(listed) > MAX_STAGES:
-            raise TooMuch(f"{len(listed):,} {part}, and {MAX_STAGES:,} is the limit; make several pipelines of it")
-
-
-def recipe_content(recipe: Any) -> tuple[str, Any]:
-    """Return a title for errors until the recipe's name is known, and the content of the recipe.
-
-    Raises:
-        GraphInvalid: the recipe cannot be read, or is too large.
-        ArgumentInvalid: the argument is no recipe, or PyYAML is not installed.
-        OSError: the file cannot be opened.
-    """
-    if not isinstance(recipe, Mapping | str | PathLike):
-        raise ArgumentInvalid("recipe", f"a mapping, or the path of a file, not {type(recipe).__name__}")
-    title = "recipe" if isinstance(recipe, Mapping) else Path(recipe).name
-    try:
-        content = recipe if isinstance(recipe, Mapping) else _read_file(Path(recipe))
-        check_size(content)
-    except TooMuch as error:
-        raise GraphInvalid(title, [f"recipe: {error}"]) from None
-    return title, content
+            waiting += [(part, level + 1) for part in parts]
 
 
 def _read_file(path: Path) -> Any:
     suffix = path.suffix.lower()
     if suffix not in (".json", ".yaml", ".yml"):
         raise ArgumentInvalid("recipe", f"a file whose name ends in .yaml, .yml or .json, not {path.name!r:.150}")
-    load: Callable[[bytes], Any] = partial(json.loads, object_pairs_hook=without_doubles)
-    if suffix != ".json":
-        try:
-            from mongoq.pipeline.recipe.yaml_text import load
-        except ModuleNotFoundError as error:
-            if error.name != "yaml":
-                raise
-            hint = "YAML needs PyYAML; install mongoq-driver[yaml], or write the recipe as JSON"
-            raise ArgumentInvalid("recipe", hint) from error
+    load = partial(json.loads, object_pairs_hook=_make_object) if suffix == ".json" else _make_yaml_loader()
     # One byte more than the limit: enough to see that the file is too large, without reading all of it.
     try:
         with path.open("rb") as file:
@@ -122,19 +69,17 @@ def _read_file(path: Path) -> Any:
     except ValueError as error:
         raise ArgumentInvalid("recipe", f"no path of a file: {error}") from error
     if len(text) > FILE_BYTES:
-        raise TooMuch(f"more than {FILE_BYTES:,} bytes; that is no recipe, or several")
+        raise _TooMuch(f"more than {FILE_BYTES:,} bytes; that is no recipe, or several")
     try:
         return load(text)
-    except TooMuch:
-        raise
     except RecursionError:
-        raise TooMuch(TOO_DEEP) from None
+        raise _TooMuch(TOO_DEEP) from None
     except Exception as error:  # PyYAML raises many kinds of errors, for example for an impossible date
         reason = f"{type(error).__name__}: {in_a_line(error)}"
         raise GraphInvalid(path.name, [f"recipe: it cannot be read: {reason}"]) from error
 
 
-def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the mapping of a JSON object; raises ``ValueError`` for a duplicate key."""
     whole: dict[str, Any] = {}
     for key, value in pairs:
@@ -142,6 +87,41 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r:.150} is given twice")
         whole[key] = value
     return whole
+
+
+def _make_yaml_loader() -> Callable[[bytes], Any]:
+    """Return a function that reads YAML: plain values only, no duplicate keys, no merge keys, no numbers in base 60."""
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        hint = "YAML needs PyYAML; install mongoq-driver[yaml], or write the recipe as JSON"
+        raise ArgumentInvalid("recipe", hint) from error
+
+    refusal = yaml.constructor.ConstructorError
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+                raise refusal(None, None, "merge keys (<<) are not taken; write the keys out", node.start_mark)
+            mapping = super().construct_mapping(node, deep)
+            if len(mapping) < len(node.value):
+                # By value: keys may be written differently and be the same, such as ``on`` and ``yes``.
+                keys = [self.construct_object(key) for key, _ in node.value]
+                twice = next(key for place, key in enumerate(keys) if key in keys[:place])
+                raise refusal(None, None, f"the key {twice!r:.150} is given twice", node.start_mark)
+            return mapping
+
+        def construct_number(self, node: Any) -> int | float:
+            if ":" in self.construct_scalar(node):
+                hint = "numbers in base 60, such as 1:30, are not taken; put them in quotes"
+                raise refusal(None, None, hint, node.start_mark)
+            is_int = node.tag.endswith("int")
+            number: int | float = self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+            return number
+
+    for kind in ("int", "float"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.construct_number)
+    return partial(yaml.load, Loader=Loader)
 
 
 def _names_of_fields(kind: Any, *, without: Sequence[str] = ()) -> tuple[str, ...]:
@@ -172,7 +152,15 @@ def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
         ArgumentInvalid: the argument is no recipe, or PyYAML is not installed.
         OSError: the file cannot be opened.
     """
-    title, content = recipe_content(recipe)
+    if not isinstance(recipe, Mapping | str | PathLike):
+        raise ArgumentInvalid("recipe", f"a mapping, or the path of a file, not {type(recipe).__name__}")
+    # A title for errors until the recipe's name is known.
+    title = "recipe" if isinstance(recipe, Mapping) else Path(recipe).name
+    try:
+        content = recipe if isinstance(recipe, Mapping) else _read_file(Path(recipe))
+        _check_size(content)
+    except _TooMuch as error:
+        raise GraphInvalid(title, [f"recipe: {error}"]) from None
     reading = _Reading()
     graph = reading.graph(content)
     if graph is None:
@@ -244,8 +232,8 @@ class _Reading:
         part = self._part(entry, at, SOURCE, required=("to", "handler"), handler=SOURCE_STAND_IN)
         if part is None:
             return None
-        handler = self._import(part.pop("handler"), f"{at}: handler", _source_stand_in)
-        default = at if handler is _source_stand_in else handler_name(handler)
+        handler = self._import(part.pop("handler"), f"{at}: handler", no_records)
+        default = at if handler is no_records else handler_name(handler)
         name, target = part.pop("name", None), part.pop("to")
         return Source(default if name is None else name, target, handler, **part)
 
@@ -339,10 +327,5 @@ def _stand_in(_payload: Any, job: Any) -> Any:
     return job
 
 
-def _source_stand_in(_position: Any) -> Iterator[Any]:
-    """Stand-in for the handler of a source."""
-    yield from ()
-
-
-SOURCE_STAND_IN = f"{__name__}:{_source_stand_in.__name__}"
+SOURCE_STAND_IN = f"{no_records.__module__}:{no_records.__name__}"
 STAND_IN = f"{__name__}:{_stand_in.__name__}"
