@@ -9,7 +9,7 @@ import click
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, with_connection, with_json
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.errors import MongoqError
 
 

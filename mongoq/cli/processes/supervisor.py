@@ -18,7 +18,7 @@ from typing import Any
 
 from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.supervisor_link import HALT, LINK_VARIABLE, STOP
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
 
