@@ -21,11 +21,23 @@ from mongoq.core.history.transfer import ImportResult
 from mongoq.core.insight import QueueInsight, StoredSettings
 from mongoq.data.clock import VirtualClock
 from mongoq.data.copies import SKIP, Replayed
-from mongoq.data.health import Health
 from mongoq.data.item import Failure, Hop, Item, Origin
 from mongoq.data.limits import PermitHolder, QueueLimits
-from mongoq.data.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
-from mongoq.data.policy import Exponential, Fixed, Linear, RetryPolicy
+from mongoq.data.outcomes import (
+    Dead,
+    Drop,
+    Exponential,
+    Fixed,
+    Fork,
+    Later,
+    Linear,
+    Move,
+    Outcome,
+    Record,
+    Retry,
+    RetryPolicy,
+)
+from mongoq.data.process import Health
 from mongoq.data.schedule.definition import ScheduleRecord, Tick
 from mongoq.data.settings import QueueSettings
 from mongoq.errors import (

@@ -30,9 +30,8 @@ from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import Duration, Id, duration
 from mongoq.data.clock import Clock, LocalClock, ServerClock
 from mongoq.data.encoding.codec import Codec, Encoding
-from mongoq.data.health import Health
 from mongoq.data.item import Hop
-from mongoq.data.process import Local
+from mongoq.data.process import Health, Local
 from mongoq.data.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.backend import open_backend

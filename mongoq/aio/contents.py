@@ -22,7 +22,7 @@ from mongoq.core.state.context import QueueContext, context_of
 from mongoq.core.wait.wait import find_next_due
 from mongoq.data.arguments import Duration, Id, count
 from mongoq.data.copies import Replayed
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.item import Document, Item
 from mongoq.data.limits import QueueLimits
 from mongoq.data.settings import (

@@ -23,20 +23,6 @@ from mongoq.data.item import Document
 
 PUBLISHED = "published"
 """Reason in the ``origin`` of a copy."""
-PRODUCER_BYTES = slice(4, 9)
-"""Position of the random part of an ObjectId, drawn by its process: after the seconds, before the counter."""
-
-
-def make_copy_id(id: ObjectId, queue: str) -> ObjectId:
-    """Return the id of the copy that the push with this id makes for a bound queue; always the same.
-
-    Seconds and counter stay, so that within a queue the copies of one producer sort in the order of its pushes.
-    """
-    raw = id.binary
-    digest = sha256(raw[PRODUCER_BYTES] + queue.encode()).digest()
-    return ObjectId(
-        raw[: PRODUCER_BYTES.start] + digest[: PRODUCER_BYTES.stop - PRODUCER_BYTES.start] + raw[PRODUCER_BYTES.stop :]
-    )
 
 
 def is_publication(origin: Document) -> bool:
@@ -45,9 +31,13 @@ def is_publication(origin: Document) -> bool:
 
 
 def make_bound_copy(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:
-    """Return the copy for a bound queue of an envelope that was pushed to a topic."""
-    origin = {"queue": envelope["q"], "id": envelope["_id"], "reason": PUBLISHED, "attempts": 0, "key": None, "at": at}
-    return {**envelope, "_id": make_copy_id(envelope["_id"], queue), "q": queue, "origin": origin}
+    """Return the copy for a bound queue of an envelope that was pushed to a topic; its id is always the same."""
+    id = envelope["_id"]
+    origin = {"queue": envelope["q"], "id": id, "reason": PUBLISHED, "attempts": 0, "key": None, "at": at}
+    # Seconds and counter of the id stay: within a queue the copies of one producer sort in the order of its pushes.
+    seconds, producer, counter = id.binary[:4], id.binary[4:9], id.binary[9:]
+    copy = ObjectId(seconds + sha256(producer + queue.encode()).digest()[:5] + counter)
+    return {**envelope, "_id": copy, "q": queue, "origin": origin}
 
 
 COPY_MARK = "replayed"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from struct import Struct
 from typing import Any
@@ -16,16 +18,14 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.data.arguments import REASON_BYTES
 from mongoq.data.encoding.codec import Encoding
 from mongoq.data.encoding.error_text import (
-    OWN_FOLDER,
     name_of,
     plain,
     shorten_trace,
     text_of,
-    trace_of,
     type_name,
+    user_trace_of,
 )
 from mongoq.data.encoding.extended_json import time_text
-from mongoq.data.encoding.ids import bytes_of
 from mongoq.data.item import Item, delivery_hash
 from mongoq.errors import ArgumentInvalid
 
@@ -167,7 +167,7 @@ def error_document(error: Any, at: datetime) -> dict[str, Any] | None:
         failure = {"type": shorten(type_name(error), TYPE_BYTES), "message": message, "at": at}
         with suppress(BaseException):
             # Python reads a module's source lines by its loader, which may be the user's and raise anything.
-            if trace := shorten_trace(trace_of(error), ERROR_BYTES, hidden=OWN_FOLDER):
+            if trace := shorten_trace(user_trace_of(error), ERROR_BYTES):
                 failure["traceback"] = trace
         return failure
     if isinstance(error, str):
@@ -215,6 +215,53 @@ def expiry(now: datetime, history: timedelta | None, once: Any) -> datetime | No
     if end_of_history is None or remembered is None:
         return end_of_history or remembered
     return max(end_of_history, remembered)
+
+
+# --- ids ------------------------------------------------------------------------------------------
+# Made and read faster than by the driver: a ``push_many`` of 1,000 items takes 3.6 ms of the client's processor, and
+# 5.3 ms with ids of ``ObjectId()``. Both kinds have one order.
+
+bytes_of = attrgetter("_ObjectId__id" if hasattr(ObjectId, "_ObjectId__id") else "binary")
+"""Returns the 12 bytes of an ObjectId; the driver's property makes a Python call for each."""
+
+COUNTER_VALUES = 2**24
+"""Values of the counter in the last three bytes of an ObjectId."""
+SECONDS_MASK = 0xFFFFFFFF
+"""Mask of the seconds in the first four bytes."""
+
+
+@cache
+def _process() -> bytes:
+    """Return the five random bytes of this process, cached; the driver checks on each call whether it has forked."""
+    return ObjectId._random()
+
+
+os.register_at_fork(after_in_child=_process.cache_clear)
+os.register_at_fork(after_in_child=_process)  # while it has one thread: later ones could get the parent's bytes
+
+
+def new_id() -> ObjectId:
+    """Return a new ObjectId, as ``new_ids`` makes them."""
+    return ObjectId(new_ids(1)[0])
+
+
+def new_ids(number: int) -> list[bytes]:
+    """Return ``number`` new ObjectIds as their 12 bytes, in ascending order.
+
+    They have the form that ``ObjectId()`` makes, and sort after earlier ids of this process, except once in 16 million,
+    when the driver's counter begins again. So of items that are due at the same moment, the one pushed first is claimed
+    first.
+    """
+    try:
+        with ObjectId._inc_lock:
+            # Begin again at 0 if need be; the earlier ids with these numbers are seconds older.
+            first = ObjectId._inc if ObjectId._inc + number <= COUNTER_VALUES else 0
+            ObjectId._inc = (first + number) % COUNTER_VALUES
+    except AttributeError:
+        # Another version of the driver may count in another way.
+        return sorted(ObjectId().binary for _ in range(number))
+    head = (int(time.time()) & SECONDS_MASK).to_bytes(4) + _process()
+    return [head + place.to_bytes(3) for place in range(first, first + number)]
 
 
 # --- trace headers -------------------------------------------------------------------------------
@@ -289,22 +336,6 @@ def is_fresh(document: Document) -> bool:
         and isinstance(document["when"], datetime)
         and type(document.get("priority")) is int
     )
-
-
-Items = Sequence[Item[Any]]
-
-
-_envelope = attrgetter("_document")
-
-
-def ids_of(items: Items) -> list[Any]:
-    """Return the ids of items."""
-    return [document["_id"] for document in map(_envelope, items)]
-
-
-def has_start_by(items: Items) -> bool:
-    """Return whether any item has a date by which it must be started."""
-    return any("start_by" in document for document in map(_envelope, items))
 
 
 # --- items as documents for JSON: what the command line prints, and what the HTTP API answers ------------------------

@@ -17,7 +17,8 @@ from uuid import UUID
 
 import bson
 from bson import Decimal128, ObjectId
-from bson.binary import UuidRepresentation
+
+from mongoq.data.encoding.codec import PLAIN_OPTIONS
 
 
 def qualify(pipeline: str, part: str, by: str) -> str:
@@ -60,14 +61,11 @@ def value_key(value: Any) -> str:
         document = {"": value}
     else:
         raise Unjoinable(f"is of type {type(value).__name__}; join by a text, a number, a date, an id or bytes")
-    raw = bson.encode(document, codec_options=_OPTIONS)
+    raw = bson.encode(document, codec_options=PLAIN_OPTIONS)
     if len(raw) > VALUE_BYTES:
         raise Unjoinable(f"takes {len(raw):,} bytes, and {VALUE_BYTES:,} is the limit")
     # A hash, because a value may hold any characters and 1 KiB, and the key is part of an ``_id`` and of an item's key.
     return hashlib.sha256(raw).hexdigest()[:40]
-
-
-_OPTIONS: bson.CodecOptions[Any] = bson.CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=True)
 
 
 def rendezvous_id(join: str, key: str) -> str:

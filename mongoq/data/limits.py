@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from mongoq.data.clock import milliseconds, time_of
 from mongoq.data.encoding.extended_json import time_text
-from mongoq.data.settings import QueueSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,39 +79,6 @@ def describe_start(limits: QueueLimits, *, paused: bool, consumers: int) -> str:
     return "; ".join(reasons) or "an item may start now"
 
 
-def make_limits(
-    settings: QueueSettings,
-    permits: Mapping[str, Any] | None,
-    bucket: Mapping[str, Any] | None,
-    now: datetime,
-    *,
-    exact: bool = False,
-) -> QueueLimits:
-    """Return the limits of a queue by its settings and its control documents, ``None`` where there is none.
-
-    What another program has stored there in another form counts as nothing. ``exact`` for a clock that stands still.
-    """
-    holders: list[PermitHolder] = []
-    next_start, pace = None, settings.make_pace(exact=exact)
-    if settings.max_running is not None:
-        with suppress(AttributeError, KeyError, TypeError):
-            holders = sorted(read_holders(permits, now), key=lambda each: (-each.number, each.since, each.by))
-    if pace is not None and bucket is not None:
-        with suppress(KeyError, TypeError, ValueError, OverflowError):
-            # A bucket that was written under another rate: the interval of this one holds for its next start.
-            first = float(bucket["next"]) - float(bucket["interval"]) + pace.interval
-            next_start = time_of(math.ceil(first)) if first > milliseconds(now) else None
-    return QueueLimits(
-        settings.name,
-        now,
-        max_running=settings.max_running,
-        rate=settings.rate,
-        burst=settings.burst,
-        holders=tuple(holders),
-        next_start=next_start,
-    )
-
-
 # --- permits -------------------------------------------------------------------------------------
 
 TENURE = timedelta(seconds=2)
@@ -152,24 +115,6 @@ def read_holders(document: Mapping[str, Any] | None, now: datetime) -> list[Perm
     return [holder for holder in holders if holder.until > now]
 
 
-def share_permits(limit: int, wanted: Sequence[int]) -> list[int]:
-    """Divide permits: each gets what it wants, or as much as the others; the first ones get what cannot be divided."""
-    shares = [0] * len(wanted)
-    asking = [place for place, number in enumerate(wanted) if number > 0]
-    while asking and limit > 0:
-        each = limit // len(asking)
-        if each == 0:
-            for place in asking[:limit]:
-                shares[place] += 1
-            break
-        for place in asking:
-            more = min(each, wanted[place] - shares[place])
-            shares[place] += more
-            limit -= more
-        asking = [place for place in asking if shares[place] < wanted[place]]
-    return shares
-
-
 def plan_permits(
     limit: int, others: Sequence[PermitHolder], mine: PermitHolder | None, *, occupied: int, wanted: int, now: datetime
 ) -> tuple[int, datetime]:
@@ -193,6 +138,20 @@ def plan_permits(
 
 
 def _find_share(limit: int, others: Sequence[PermitHolder], since: datetime, wanted: int) -> int:
-    """Return the share of a worker that asks since a time; at the same time the others come behind it."""
+    """Return the share of a worker that asks since a time; at the same time the others come behind it.
+
+    Each worker gets what it wants, or as much as the others; the first ones get what cannot be divided.
+    """
     order = sorted([*((holder.since, 1, holder.wanted) for holder in others), (since, 0, wanted)])
-    return share_permits(limit, [number for _, _, number in order])[order.index((since, 0, wanted))]
+    shares, own = [0] * len(order), order.index((since, 0, wanted))
+    asking = [place for place, (_, _, number) in enumerate(order) if number > 0]
+    while asking and limit > 0:
+        each = limit // len(asking)
+        if each == 0:
+            return shares[own] + (own in asking[:limit])
+        for place in asking:
+            more = min(each, order[place][2] - shares[place])
+            shares[place] += more
+            limit -= more
+        asking = [place for place in asking if shares[place] < order[place][2]]
+    return shares[own]

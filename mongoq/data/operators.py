@@ -113,8 +113,14 @@ class _Builder:
             if key in operators:
                 continue
             if not isinstance(key, str) or not key.startswith("$"):
-                path = check_path(key, at, FilterInvalid)
-                filter[f"{root}.{path}" if root else path] = self.build_condition(value, f"{at}.{key}", depth)
+                path, inner = check_path(key, at, FilterInvalid), f"{at}.{key}"
+                dollars = [name for name in value if str(name).startswith("$")] if isinstance(value, Mapping) else []
+                # The server treats such a document as a literal or refuses it, depending on which key comes first.
+                if dollars and len(dollars) < len(value):
+                    raise FilterInvalid(inner, f"mixes operators ({dollars[0]!r}) with names; {_LITERAL_HINT}")
+                filter[f"{root}.{path}" if root else path] = (
+                    self.build_conditions(value, inner, depth) if dollars else {"$eq": self.build_literal(value, inner)}
+                )
                 continue
             if key not in LOGICAL:
                 raise FilterInvalid(at, f"{key!r} is not one of {', '.join((*LOGICAL, *CONDITIONS))}")
@@ -126,16 +132,6 @@ class _Builder:
                     raise FilterInvalid(f"{at}.{key}[{place}]", f"a non-empty filter, not {part!r}")
                 branches.append(self.build_query(part, f"{at}.{key}[{place}]", root, depth + 1))
         return filter
-
-    def build_condition(self, value: Any, at: str, depth: int) -> dict[str, Any]:
-        """Translate the condition on a path: operators, or a value for equality."""
-        dollars = [key for key in value if str(key).startswith("$")] if isinstance(value, Mapping) else []
-        if not dollars:
-            return {"$eq": self.build_literal(value, at)}
-        # The server treats such a document as a literal or refuses it, depending on which key comes first.
-        if len(dollars) < len(value):
-            raise FilterInvalid(at, f"mixes operators ({dollars[0]!r}) with names; {_LITERAL_HINT}")
-        return self.build_conditions(value, at, depth)
 
     def build_conditions(self, value: Any, at: str, depth: int) -> dict[str, Any]:
         """Translate a document that consists of operators on one value."""
@@ -185,49 +181,36 @@ class _Builder:
             if any(key in CONDITIONS for key in value):
                 return self.build_conditions(value, at, depth + 1)
             return self.build_query(value, at, "", depth + 1)
-        return _check_operand(operator, value, at)
+        if operator == "$exists" and not isinstance(value, bool):
+            raise FilterInvalid(at, f"True or False, not {value!r}")
+        if operator == "$size" and not (_is_int(value) and 0 <= value < 2**31):
+            raise FilterInvalid(at, f"the length of an array, a whole number from 0 up, not {value!r}")
+        if operator == "$options" and (not isinstance(value, str) or set(value) - set("imsx")):
+            raise FilterInvalid(at, f"letters out of 'imsx', not {value!r}")
+        if operator == "$regex":
+            if not isinstance(value, str) or "\0" in value:
+                raise FilterInvalid(at, "the text of a regular expression, without NUL")
+            size = len(_utf8(value, at))
+            if size > PATTERN_BYTES:
+                raise FilterInvalid(at, f"{size:,} bytes, and {PATTERN_BYTES:,} is the limit of a regular expression")
+        if operator == "$type":
+            names = list(value) if isinstance(value, list | tuple) else [value]
+            for name in names or [None]:
+                if isinstance(name, bool) or not isinstance(name, str | int) or name not in TYPES:
+                    raise FilterInvalid(at, f"the name or number of a BSON type, such as 'string', not {name!r}")
+            return names
+        if operator == "$mod":
+            numbers = list(value) if isinstance(value, list | tuple) else []
+            whole = all(_is_int(number) and abs(number) < 2**63 for number in numbers)
+            if len(numbers) != 2 or not whole or numbers[0] == 0:
+                raise FilterInvalid(at, f"two whole numbers, the divisor (not 0) and the remainder, not {value!r}")
+            return numbers
+        return value
 
 
 def _check_depth(at: str, depth: int) -> None:
     if depth > NESTING_LIMIT:
         raise FilterInvalid(at, f"nested deeper than {NESTING_LIMIT} levels")
-
-
-def _check_operand(operator: str, value: Any, at: str) -> Any:
-    """Check the operand of an operator of a filter that takes no values of payloads."""
-    if operator == "$exists" and not isinstance(value, bool):
-        raise FilterInvalid(at, f"True or False, not {value!r}")
-    if operator == "$size" and not (_is_int(value) and 0 <= value < 2**31):
-        raise FilterInvalid(at, f"the length of an array, a whole number from 0 up, not {value!r}")
-    if operator == "$options" and (not isinstance(value, str) or set(value) - set("imsx")):
-        raise FilterInvalid(at, f"letters out of 'imsx', not {value!r}")
-    if operator == "$regex":
-        if not isinstance(value, str) or "\0" in value:
-            raise FilterInvalid(at, "the text of a regular expression, without NUL")
-        size = len(_utf8(value, at))
-        if size > PATTERN_BYTES:
-            raise FilterInvalid(at, f"{size:,} bytes, and {PATTERN_BYTES:,} is the limit of a regular expression")
-    if operator == "$type":
-        return _check_types(value, at)
-    return _check_remainder(value, at) if operator == "$mod" else value
-
-
-def _check_types(value: Any, at: str) -> list[Any]:
-    names = list(value) if isinstance(value, list | tuple) else [value]
-    for name in names:
-        if isinstance(name, bool) or not isinstance(name, str | int) or name not in TYPES:
-            raise FilterInvalid(at, f"the name or number of a BSON type, such as 'string', not {name!r}")
-    if not names:
-        raise FilterInvalid(at, "at least one BSON type, such as 'string'")
-    return names
-
-
-def _check_remainder(value: Any, at: str) -> list[int]:
-    numbers = list(value) if isinstance(value, list | tuple) else []
-    whole = all(_is_int(number) and abs(number) < 2**63 for number in numbers)
-    if len(numbers) != 2 or not whole or numbers[0] == 0:
-        raise FilterInvalid(at, f"two whole numbers, the divisor (not 0) and the remainder, not {value!r}")
-    return numbers
 
 
 # --- patches -------------------------------------------------------------------------------------
@@ -248,38 +231,33 @@ def patch_update(patch: Any, encoding: Encoding) -> dict[str, dict[str, Any]]:
     """
     if not isinstance(patch, Mapping) or not patch:
         raise PatchInvalid("patch", "a non-empty document of update operators such as {'$set': {...}}")
-    update = {}
+    update: dict[str, dict[str, Any]] = {}
     for operator, fields in patch.items():
         if operator not in CHANGES:
             raise PatchInvalid("patch", f"{operator!r} is not one of {', '.join(CHANGES)}")
         if not isinstance(fields, Mapping) or not fields:
             raise PatchInvalid(f"patch.{operator}", "a non-empty document of paths and values")
-        update[operator] = {
-            _payload_path(path, "patch"): _patch_operand(operator, value, f"patch.{operator}.{path}", encoding)
-            for path, value in fields.items()
-        }
+        operands: dict[str, Any] = {}
+        update[operator] = operands
+        for path, value in fields.items():
+            target, at = f"payload.{check_path(path, 'patch', PatchInvalid)}", f"patch.{operator}.{path}"
+            is_number = isinstance(value, int | float | Decimal128) and not isinstance(value, bool)
+            if operator == "$unset":
+                operands[target] = ""
+                continue
+            if operator == "$rename":
+                operands[target] = f"payload.{check_path(value, at, PatchInvalid)}"
+                continue
+            if operator == "$pop" and not (is_number and value in (1, -1)):
+                raise PatchInvalid(at, f"1 takes the last element and -1 the first, not {value!r}")
+            if operator == "$pullAll" and not isinstance(value, list | tuple):
+                raise PatchInvalid(at, "a list of the values to remove")
+            if operator in ("$inc", "$mul") and not is_number:
+                raise PatchInvalid(at, f"a number, not {type(value).__name__}")
+            literal = encoding.encode(at, value, limit=SIZE_LIMIT)
+            # With ``$each`` the server appends the value literally.
+            operands[target] = {"$each": [literal]} if operator in ("$push", "$addToSet") else literal
     return update
-
-
-def _payload_path(path: Any, at: str) -> str:
-    return f"payload.{check_path(path, at, PatchInvalid)}"
-
-
-def _patch_operand(operator: str, value: Any, at: str, encoding: Encoding) -> Any:
-    if operator == "$unset":
-        return ""
-    if operator == "$rename":
-        return _payload_path(value, at)
-    is_number = isinstance(value, int | float | Decimal128) and not isinstance(value, bool)
-    if operator == "$pop" and not (is_number and value in (1, -1)):
-        raise PatchInvalid(at, f"1 takes the last element and -1 the first, not {value!r}")
-    if operator == "$pullAll" and not isinstance(value, list | tuple):
-        raise PatchInvalid(at, "a list of the values to remove")
-    if operator in ("$inc", "$mul") and not is_number:
-        raise PatchInvalid(at, f"a number, not {type(value).__name__}")
-    literal = encoding.encode(at, value, limit=SIZE_LIMIT)
-    # With ``$each`` the server appends the value literally.
-    return {"$each": [literal]} if operator in ("$push", "$addToSet") else literal
 
 
 def padding(update: Mapping[str, Mapping[str, Any]]) -> int:

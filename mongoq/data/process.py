@@ -1,4 +1,4 @@
-"""State of one process: its identity, its counters, and objects that a forked child must not share."""
+"""State of one process: its identity, its counters, its health, and objects that a forked child must not share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import random
 import secrets
 import socket
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import ClassVar, Literal, NoReturn, SupportsIndex, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NoReturn, Self, SupportsIndex, get_args
 
 HOST_LENGTH = 100
 """Characters of the host's name, at most."""
@@ -90,3 +92,28 @@ class Counters:
         for queue, events in sums.items():
             for event, number in events.items():
                 self.append((queue, event, number))
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Result of a check.
+
+    Attributes:
+        healthy: True if the broker can work, or the worker does.
+        reasons: what is wrong, a sentence each; empty if it is healthy. Without credentials and payloads.
+        notes: what is worth knowing and makes nothing unhealthy, such as the last outage.
+    """
+
+    healthy: bool
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, reasons: Iterable[str], notes: Iterable[str] = ()) -> Self:
+        """Return the health with these reasons; healthy without any."""
+        listed = tuple(reasons)
+        return cls(not listed, listed, tuple(notes))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the health as values of JSON."""
+        return {"healthy": self.healthy, "reasons": list(self.reasons), "notes": list(self.notes)}

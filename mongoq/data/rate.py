@@ -168,6 +168,13 @@ class Bucket:
     interval: float
     later: float = -math.inf
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any] | None) -> Bucket | None:
+        """Return a bucket from its stored form; ``None`` where nothing is stored."""
+        if document is None or "next" not in document:
+            return None
+        return cls(float(document["next"]), float(document["interval"]), float(document.get("later", -math.inf)))
+
 
 class Slot(NamedTuple):
     """A slot that a process has taken.
@@ -211,27 +218,15 @@ def _make_slots(since: float, first: float, n: int, pace: Pace) -> list[Slot]:
     return [Slot(since if time == first else time, time) for time in times]
 
 
-@dataclass(frozen=True, slots=True)
-class PutOff:
-    """When an item comes back that has no slot.
-
-    Attributes:
-        until: the time.
-        in_line: True if that is its turn in the line of its key; others look again then.
-    """
-
-    until: float
-    in_line: bool
-
-
 def share_slots(
     bucket: Bucket | None, pace: Pace, now: float, turns: Sequence[bool], *, room: int, unused: Sequence[Slot] = ()
-) -> tuple[list[Slot], list[PutOff | None], Bucket | None]:
+) -> tuple[list[Slot], list[tuple[float, bool] | None], Bucket | None]:
     """Share out the slots of a key among items that were claimed, of which ``room`` may start.
 
     ``turns`` says of each whether it comes back at its turn in the line, as the first ones do. ``unused`` are slots of
-    items that have come too late for them. Returns the slots of the first items, when the others come back (``None``:
-    at once, only room is missing), and the bucket if it has changed.
+    items that have come too late for them. Returns the slots of the first items, the bucket if it has changed, and of
+    each other item when it comes back, and whether that is its turn in the line; ``None``: at once, only room is
+    missing.
 
     The line covers the next minute. Items behind it look again after a minute, and get a turn then: so a line that
     items have left heals by itself.
@@ -249,18 +244,18 @@ def share_slots(
     later = -math.inf
     if bucket is not None and bucket.interval == pace.interval and bucket.later <= end + pace.interval:
         later = bucket.later + max(first - planned, 0.0)  # what comes late moves the slots of the whole line
-    turn, is_changed, put_offs = free - pace.early, number > 0, list[PutOff | None]()
+    turn, is_changed, put_offs = free - pace.early, number > 0, list[tuple[float, bool] | None]()
     for has_turn, limit in zip(turns[number:], limits[number:], strict=True):
         if free <= limit:
             put_offs.append(None)
         elif has_turn:
-            put_offs.append(PutOff(min(turn, end), True))
+            put_offs.append((min(turn, end), True))
             turn += pace.interval
         elif (place := max(turn, later)) <= end:
-            put_offs.append(PutOff(place, True))
+            put_offs.append((place, True))
             later, is_changed = place + pace.interval, True
         else:
-            put_offs.append(PutOff(end, False))
+            put_offs.append((end, False))
     slots = _make_slots(max(planned, now - pace.tolerance), first, number, pace)
     return slots, put_offs, Bucket(free, pace.interval, later) if is_changed else None
 
@@ -365,7 +360,14 @@ def _normalize(value: Any) -> Any:
     if isinstance(value, Decimal128):
         value = value.to_decimal()
     if isinstance(value, float | Decimal):
-        return _normalize_number(value)
+        if value.is_nan() if isinstance(value, Decimal) else math.isnan(value):
+            return math.nan
+        if math.isfinite(value) and -(2**63) <= value < 2**63 and value == int(value):
+            return int(value)
+        if value == (double := float(value)):
+            return double
+        with localcontext(create_decimal128_context()) as context:
+            return Decimal128(context.normalize(Decimal(value)))
     if isinstance(value, Int64):
         return int(value)
     if isinstance(value, Mapping):
@@ -373,14 +375,3 @@ def _normalize(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_normalize(part) for part in value]
     return value
-
-
-def _normalize_number(value: Any) -> Any:
-    if value.is_nan() if isinstance(value, Decimal) else math.isnan(value):
-        return math.nan
-    if math.isfinite(value) and -(2**63) <= value < 2**63 and value == int(value):
-        return int(value)
-    if value == (double := float(value)):
-        return double
-    with localcontext(create_decimal128_context()) as context:
-        return Decimal128(context.normalize(value))

@@ -56,19 +56,6 @@ KEEP: Any = _Keep()
 """Stands for a payload or headers that stay as they are, and for the session of the block that a call is in."""
 
 
-def _check_limit(value: Any, option: str) -> int:
-    try:
-        return count(value, option)
-    except ArgumentInvalid as error:
-        example = {"max_running": 8, "burst": 10}[option]
-        hint = f"for example {option}={example}, or None for no limit"
-        raise ArgumentInvalid(option, f"{error.problem}; {hint}") from None
-
-
-def _check_length(value: Any, option: str) -> timedelta:
-    return duration(value, option, zero=False)
-
-
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
     """The settings in effect for a queue.
@@ -95,13 +82,13 @@ class QueueSettings:
     """
 
     name: str
-    lease: timedelta = field(default=timedelta(seconds=30), metadata={"check": _check_length})
-    history: timedelta | None = field(default=None, metadata={"check": _check_length})
+    lease: timedelta = field(default=timedelta(seconds=30), metadata={"check": partial(duration, zero=False)})
+    history: timedelta | None = field(default=None, metadata={"check": partial(duration, zero=False)})
     max_retries: int | None = field(default=10, metadata={"check": partial(count, least=0)})
     dead: str | None = field(default=None, metadata={"check": queue_name})
-    max_running: int | None = field(default=None, metadata={"check": _check_limit})
+    max_running: int | None = field(default=None, metadata={"check": count})
     rate: str | None = field(default=None, metadata={"check": lambda value, _option: parse_rate(value).text})
-    burst: int | None = field(default=None, metadata={"check": _check_limit})
+    burst: int | None = field(default=None, metadata={"check": count})
     max_in_sequence: int = field(default=DEFAULT_MAX_IN_SEQUENCE, metadata={"check": count})
     on_expired: OnExpired = field(default="history", metadata={"check": partial(choice, choices=OnExpired)})
     on_dead: OnDead = field(default="continue", metadata={"check": partial(choice, choices=OnDead)})

@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo.errors import PyMongoError
 
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.drivers.backend import is_outage
 from mongoq.drivers.errors import describe_refused_user, is_refused_user
 from mongoq.errors import BrokerClosed, MongoqError

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mongoq.data.encoding.error_text import name_of
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.errors import ArgumentInvalid
 
 logger = logging.getLogger("mongoq.health")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from mongoq.data.arguments import Duration
-from mongoq.data.outcomes import Drop, Move
-from mongoq.data.policy import RetryPolicy
+from mongoq.data.outcomes import Drop, Move, RetryPolicy
 from mongoq.data.settings import DEFAULT, Default, only_given
 from mongoq.pipeline.graph.graph import (
     DEFAULT_FRAME_BATCH,

@@ -10,8 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mongoq.data.outcomes import Drop, Move
-from mongoq.data.policy import Exponential, Fixed, Linear, RetryPolicy
+from mongoq.data.outcomes import Drop, Exponential, Fixed, Linear, Move, RetryPolicy
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.pipeline.checks import faults, no_records
 from mongoq.pipeline.graph.graph import (

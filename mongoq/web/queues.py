@@ -12,7 +12,7 @@ from fastapi import HTTPException, Query, Request, Response
 
 from mongoq import BoundedCount
 from mongoq.aio import AsyncBroker, AsyncInspection
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.data.settings import SETTINGS
 from mongoq.errors import ArgumentInvalid, MongoqError
 from mongoq.web.client import CONNECT_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from mongoq.data.policy import RetryPolicy
+from mongoq.data.outcomes import RetryPolicy
 
 MAX_PAUSE_SECONDS = 30.0
 """Longest pause between two tries, in seconds: the remote system may be back."""

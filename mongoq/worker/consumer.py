@@ -14,7 +14,7 @@ from mongoq.core.claim.worker_claims import ItemFilter
 from mongoq.core.command import WakeEvent
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import Duration, count, duration
-from mongoq.data.policy import Exponential, RetryPolicy
+from mongoq.data.outcomes import Exponential, RetryPolicy
 from mongoq.data.rate import RateKey, check_rate_key
 from mongoq.data.settings import Default
 from mongoq.errors import ArgumentInvalid

@@ -135,7 +135,8 @@ class Reader:
 
     def noted(self) -> str | None:
         consumer, token = self.run.consumer, self.run.claim.token
-        return self.broker._driver.run(streams.read_notes, self.broker._context, consumer, token).note
+        note, _ = self.broker._driver.run(streams.read_notes, self.broker._context, consumer, token)
+        return note
 
     def die_in_claim(self, collection: Any, n: int) -> None:
         """Claim as many items as that, and die when they are reserved and their ids are not written yet."""

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import mongoq
-from tests.integration.commands import listened_to
 from tests.proxy import Proxy
 from tests.waiting import until
 from tests.worker.conftest import Desk, Running, in_tasks
@@ -84,68 +83,6 @@ def test_a_worker_notes_that_it_has_its_schedules(desk: Desk, broker: mongoq.Bro
     assert broker.schedules()[0].unseen
     desk.start()
     until(lambda: not broker.schedules()[0].unseen)
-
-
-@in_tasks
-def test_a_worker_notices_soon_that_a_schedule_of_its_code_was_changed(
-    desk: Desk, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It notes every ten minutes what it has, and does not wait for that."""
-    for name in ("removed", "replaced", "newer", "stays"):
-        desk.schedule(name, noting([]), every=3600)
-    broker.schedule("ticks", queue="elsewhere", every=1)  # so that it looks each second
-    desk.start()
-    until(lambda: len(broker.schedules()) == 5)
-    broker.remove_schedule("removed")
-    broker.schedule("replaced", queue="elsewhere", every=7200)
-    broker.schedule("newer", queue="elsewhere", every=7200, version=1)
-    lines = [
-        "schedule 'removed' was removed; this process has it in its code",
-        "schedule 'replaced' has another definition than the code of this process: every 7200 s into queue 'elsewhere'",
-        "schedule 'newer' goes by version 1 of its definition; this process has version 0",
-    ]
-    until(lambda: all(line in caplog.text for line in lines))
-    assert all(caplog.text.count(line) == 1 for line in lines)
-    assert "schedule 'stays'" not in caplog.text
-
-
-def test_a_schedule_that_is_defined_at_run_time_costs_no_update_of_the_others(uri: str, database: str) -> None:
-    with listened_to(uri, database) as (broker, commands):
-
-        def looks_for(name: str) -> int:
-            return sum("find" in command and f"'schedule:{name}'" in str(command) for command in commands.sent)
-
-        broker.schedule("ticks", queue="elsewhere", every=1)  # so that it looks each second
-        for number in range(20):
-            broker.schedule(f"s{number}", queue="elsewhere", every=3600)
-        worker = mongoq.Worker(broker)
-        worker.consumer("orders")(print)
-        running = Running(worker.run, worker.stop)
-        before = looks_for("s0")
-        until(lambda: looks_for("s0") > before)
-        broker.schedule("new", queue="elsewhere", every=3600)
-        broker.schedule("once", queue="elsewhere", at=datetime.now(UTC) + timedelta(hours=1))
-        before = looks_for("new")
-        until(lambda: looks_for("new") >= before + 3)
-        running.stop()
-        assert sum("update" in command and "schedule:s" in str(command) for command in commands.sent) <= 1
-        assert looks_for("once") == 1  # nothing is kept of it here
-
-
-@in_tasks
-def test_a_schedule_that_has_expired_is_not_missed(
-    desk: Desk, broker: mongoq.Broker, raw: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen: list[mongoq.Tick] = []
-    desk.schedule("launch", noting(seen), at=datetime.now(UTC) + timedelta(seconds=1))
-    desk.schedule("removed", noting([]), every=3600)
-    broker.schedule("ticks", queue="elsewhere", every=1)  # so that it looks each second
-    desk.start()
-    until(lambda: seen and raw.find_one({"_id": "schedule:launch"}).get("expires"))
-    raw.delete_one({"_id": "schedule:launch"})  # as the server does at that time
-    broker.remove_schedule("removed")
-    until(lambda: "schedule 'removed' was removed" in caplog.text)
-    assert "'launch'" not in caplog.text
 
 
 @pytest.mark.prove

@@ -22,8 +22,8 @@ from mongoq.core.coordination.heartbeats import WorkerRecord
 from mongoq.core.history.query import BoundedCount
 from mongoq.core.insight import QueueInsight
 from mongoq.data.encoding.extended_json import duration_text
-from mongoq.data.health import Health
 from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES
+from mongoq.data.process import Health
 from mongoq.data.schedule.definition import ScheduleRecord
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError

@@ -16,7 +16,7 @@ from mongoq.cli.base.arguments import ADDRESS, DEFAULT_HOST, to_url
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, with_connection
 from mongoq.cli.base.logs import configure_logging, log_options
 from mongoq.core.insight import BUDGET
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.errors import AuthenticationFailed, BrokerClosed, MongoqError, ServerUnavailable
 from mongoq.monitoring.durations import RunDurations
 from mongoq.monitoring.health_server import HealthServer

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.worker_process import HALT, LINK_VARIABLE, STOP
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
 

@@ -23,7 +23,7 @@ import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.target import KINDS, TargetFailed, TargetUnusable, has_coroutines, load, make
-from mongoq.data.health import Health
+from mongoq.data.process import Health
 from mongoq.drivers.errors import is_refused_user
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, GraphInvalid, ServerUnavailable, StageStopped

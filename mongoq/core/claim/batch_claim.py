@@ -40,7 +40,7 @@ from mongoq.core.command import Command, Refused, ReplyLost, Unreadable, number_
 from mongoq.core.perform import perform
 from mongoq.core.state.claim_hints import eligible
 from mongoq.core.state.context import QueueContext
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.envelope import attempts_of, is_fresh
 from mongoq.data.indexes import CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.data.item import Document, Item, id_key, id_keys

@@ -64,10 +64,9 @@ from mongoq.core.settle.settlement import Batch, Settlement, Wanted, make_statem
 from mongoq.core.state.claim_hints import eligible
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import REASON_BYTES
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.encoding.error_text import one_line
-from mongoq.data.encoding.ids import new_id
-from mongoq.data.encoding.unreadable import UnreadableDocument
-from mongoq.data.envelope import Document, attempts_of, has_start_by, shorten
+from mongoq.data.envelope import Document, attempts_of, new_id, shorten
 from mongoq.data.indexes import CLAIM_ORDER
 from mongoq.data.item import Item, has_place, id_key
 from mongoq.data.log_fields import log_fields
@@ -193,7 +192,7 @@ async def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) ->
 
     All items are under one token. Items without a date cost no command.
     """
-    if not has_start_by(items):
+    if all(item.start_by is None for item in items):
         return items
     now = context.broker.clock.now()
     expired = [item for item in items if is_expired(item, now)]

@@ -34,9 +34,8 @@ from mongoq.core.settle.send import settle_item
 from mongoq.core.settle.settle import HISTORY_FIELDS, burial_update, history_update, make_commit, unprocess_command
 from mongoq.core.settle.settlement import Batch, Settlement
 from mongoq.core.state.context import QueueContext
-from mongoq.data.encoding.ids import new_id
-from mongoq.data.encoding.unreadable import UnreadableDocument
-from mongoq.data.envelope import Document, attempts_of, expiry
+from mongoq.data.encoding.codec import UnreadableDocument
+from mongoq.data.envelope import Document, attempts_of, expiry, new_id
 from mongoq.data.indexes import CLAIM_ORDER
 from mongoq.data.item import Item
 from mongoq.data.sequence import held_target

@@ -32,7 +32,7 @@ from mongoq.core.settle.settle import make_commit
 from mongoq.core.settle.settlement import Batch
 from mongoq.core.state.context import Handed, QueueContext
 from mongoq.core.wait.wait import wait_for_item
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.envelope import trace_to_keep
 from mongoq.data.indexes import CLAIM_FIELDS
 from mongoq.data.item import Document, Item, id_key, is_countable

@@ -6,11 +6,11 @@ Correctness does not depend on these records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from bson import ObjectId
 
@@ -22,7 +22,6 @@ from mongoq.core.perform import perform
 from mongoq.core.state.context import BrokerContext
 from mongoq.data.encoding.extended_json import time_text
 
-T = TypeVar("T")
 logger = logging.getLogger("mongoq.worker")
 
 WORKER_PREFIX = "worker:"
@@ -30,8 +29,6 @@ WORKER_PREFIX = "worker:"
 HOUSEKEEPING_ID = "lease:housekeeping"
 HEARTBEATS_MISSED = 4
 """Heartbeats that a worker may miss before it counts as gone."""
-MAX_EVERY_SECONDS = 10**9
-"""Seconds between two heartbeats, at most: the time of four of them is a ``timedelta``."""
 RECORD_EXPIRY = timedelta(hours=1)
 """Time after the last heartbeat at which the TTL index removes a record."""
 DEAD_WORKER_RETENTION = timedelta(minutes=10)
@@ -134,32 +131,37 @@ async def forget(broker: BrokerContext, name: str) -> None:
     await retry_until_reply(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
 
 
-async def workers(broker: BrokerContext) -> list[WorkerRecord]:
-    """Read all records (``find`` by the prefix of ``_id``)."""
-    await ensure_broker_ready(broker, write=False)
-    documents = await find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
-    return _read_records(documents, broker.clock.now())
+async def workers(broker: BrokerContext, run: ObjectId | None = None) -> list[WorkerRecord]:
+    """Read all records, or those of a run on Spark (``find`` by the prefix of ``_id``).
 
-
-async def workers_of(broker: BrokerContext, run: ObjectId) -> int:
-    """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
+    A record of another version or of another program, which cannot be read, is left out: it must not hide the others.
+    """
     await ensure_broker_ready(broker, write=False)
-    filter = {**prefix_filter(WORKER_PREFIX), "run": run}
+    filter = {**prefix_filter(WORKER_PREFIX), **({} if run is None else {"run": run})}
     documents = await find_few(broker, filter, [("_id", 1)], MAX_WORKER_RECORDS)
-    return sum(record.alive for record in _read_records(documents, broker.clock.now()))
-
-
-def _read_records(documents: Iterable[Mapping[str, Any]], now: datetime) -> list[WorkerRecord]:
-    """Return the records that can be read; one of another version or of another program must not hide the others."""
-    records = []
+    records, now = [], broker.clock.now()
     for document in documents:
-        record, id = _read_record(document, now), document["_id"]
-        if record is not None:
+        try:
+            seen, entries = document["seen"], {entry["queue"]: entry for entry in document.get("queues", ())}
+            record = WorkerRecord(
+                name=document["_id"].removeprefix(WORKER_PREFIX),
+                host=document.get("host", ""),
+                pid=document.get("pid", 0),
+                started=document.get("started", seen),
+                seen=seen,
+                alive=now - seen < timedelta(seconds=document["every"]) * HEARTBEATS_MISSED,
+                queues={queue: entry.get("held", 0) for queue, entry in entries.items()},
+                overdue={
+                    queue: timedelta(seconds=entry["overdue"]) for queue, entry in entries.items() if "overdue" in entry
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            if document["_id"] not in _warned:
+                _warned.add(document["_id"])
+                words = "the record %r of a worker cannot be read, and is left out: another mongoq has written it"
+                logger.warning(words, document["_id"])
+        else:
             records.append(record)
-        elif id not in _warned:
-            _warned.add(id)
-            words = "the record %r of a worker cannot be read, and is left out: another mongoq has written it"
-            logger.warning(words, id)
     return records
 
 
@@ -167,30 +169,9 @@ _warned: set[str] = set()
 """Ids of the records that this process has warned of."""
 
 
-def _read_record(document: Mapping[str, Any], now: datetime) -> WorkerRecord | None:
-    """Return a record, or ``None`` if it does not say when the worker was seen; other fields may be missing."""
-    seen, every = document.get("seen"), document.get("every")
-    if not isinstance(seen, datetime) or not isinstance(every, int | float) or not 0 < every < MAX_EVERY_SECONDS:
-        return None
-    entries = [entry for entry in _typed(document, "queues", list, []) if isinstance(entry, Mapping)]
-    queues = {entry["queue"]: entry for entry in entries if isinstance(entry.get("queue"), str)}
-    overdue = {queue: _typed(entry, "overdue", float, 0.0) for queue, entry in queues.items()}
-    return WorkerRecord(
-        name=document["_id"].removeprefix(WORKER_PREFIX),
-        host=_typed(document, "host", str, ""),
-        pid=_typed(document, "pid", int, 0),
-        started=_typed(document, "started", datetime, seen),
-        seen=seen,
-        alive=now - seen < timedelta(seconds=every) * HEARTBEATS_MISSED,
-        queues={queue: _typed(entry, "held", int, 0) for queue, entry in queues.items()},
-        overdue={queue: timedelta(seconds=long) for queue, long in overdue.items() if 0 < long < MAX_EVERY_SECONDS},
-    )
-
-
-def _typed(document: Mapping[str, Any], name: str, kind: type[T], default: T) -> T:
-    """Return a field, or the default if another version or program has stored none of its type."""
-    value = document.get(name)
-    return value if isinstance(value, kind) and not isinstance(value, bool) else default
+async def workers_of(broker: BrokerContext, run: ObjectId) -> int:
+    """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
+    return sum(record.alive for record in await workers(broker, run))
 
 
 async def swept(broker: BrokerContext, *, every: timedelta) -> list[WorkerRecord] | None:
@@ -200,14 +181,13 @@ async def swept(broker: BrokerContext, *, every: timedelta) -> list[WorkerRecord
     the removed records, or ``None`` when another process holds the lease. The TTL index would remove the records as
     well, but reports nothing. A crash in between leaves the rest for the next call.
     """
-    now = broker.clock.now()
+    now, removed = broker.clock.now(), []
     lease = {"$set": {"until": now + every, "by": str(broker.identity)}}
-    free: dict[str, Any] = {"_id": HOUSEKEEPING_ID, "until": {"$lte": now}}
+    free = {"_id": HOUSEKEEPING_ID, "until": {"$lte": now}}
     try:
         await perform(Command("update_one", {"filter": free, "update": lease, "upsert": True}))
     except Duplicate:
         return None
-    removed = []
     for record in await workers(broker):
         if record.alive or record.seen >= now - DEAD_WORKER_RETENTION:
             continue

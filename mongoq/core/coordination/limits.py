@@ -11,6 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -19,17 +20,16 @@ from bson import ObjectId
 
 from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import find_few, find_one
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, unusable_settings
+from mongoq.core.base.queue_settings import refresh_settings
 from mongoq.core.base.retry import retry_until_reply
 from mongoq.core.command import Command, Duplicate, has_matched, number_matched
 from mongoq.core.perform import sleep
 from mongoq.core.state.context import BrokerContext, QueueContext
-from mongoq.data.clock import VirtualClock, milliseconds
-from mongoq.data.limits import PermitHolder, QueueLimits, make_limits, plan_permits, read_holders
+from mongoq.data.clock import VirtualClock, milliseconds, time_of
+from mongoq.data.limits import PermitHolder, QueueLimits, plan_permits, read_holders
 from mongoq.data.process import dice
-from mongoq.data.rate import Bucket, Pace, PutOff, Slot, find_free, share_slots, take_free
-from mongoq.data.settings import QueueSettings, from_stored, resolve_settings
-from mongoq.errors import ArgumentInvalid
+from mongoq.data.rate import Bucket, Pace, Slot, find_free, share_slots, take_free
+from mongoq.data.settings import QueueSettings, resolve_settings
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -184,14 +184,10 @@ async def read_limits(context: QueueContext[Any]) -> QueueLimits:
     Raises:
         CollectionUnsuitable: another program has stored settings that cannot be used.
     """
-    broker, name = context.broker, context.name
-    await ensure_broker_ready(broker, write=False)
-    control = (await find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})) or {}
-    try:
-        stored = from_stored(name, control.get("settings", {}))
-    except ArgumentInvalid as error:
-        raise unusable_settings(broker, name, error) from error
-    return (await read_limits_of(broker, [resolve_settings(name, {**context.state.given, **stored})]))[name]
+    await ensure_broker_ready(context.broker, write=False)
+    await refresh_settings(context)
+    settings = resolve_settings(context.name, {**context.state.given, **context.state.stored})
+    return (await read_limits_of(context.broker, [settings]))[context.name]
 
 
 async def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> dict[str, QueueLimits]:
@@ -203,8 +199,19 @@ async def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings])
     now, exact = broker.clock.now(), isinstance(broker.clock, VirtualClock)
     limits: dict[str, QueueLimits] = {}
     for queue in queues:
-        permits, bucket = documents.get(LIMIT_PREFIX + queue.name), documents.get(bucket_id(queue.name))
-        limits[queue.name] = make_limits(queue, permits, bucket, now, exact=exact)
+        holders: list[PermitHolder] = []
+        next_start, pace = None, queue.make_pace(exact=exact)
+        # What another program has stored there in another form counts as nothing.
+        if queue.max_running is not None:
+            with suppress(AttributeError, KeyError, TypeError):
+                holders = read_holders(documents.get(LIMIT_PREFIX + queue.name), now)
+                holders.sort(key=lambda each: (-each.number, each.since, each.by))
+        if pace is not None:
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
+                first = find_free(Bucket.of(documents.get(bucket_id(queue.name))), pace)
+                next_start = time_of(math.ceil(first)) if first > milliseconds(now) else None
+        own = queue.max_running, queue.rate, queue.burst
+        limits[queue.name] = QueueLimits(queue.name, now, *own, holders=tuple(holders), next_start=next_start)
     return limits
 
 
@@ -227,7 +234,7 @@ async def take_slots(
     """
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot] | float]:
-        taken = take_free(_bucket(document), pace, milliseconds(now), n, unused)
+        taken = take_free(Bucket.of(document), pace, milliseconds(now), n, unused)
         return _bucket_fields(taken[-1].time + pace.interval, pace, now) if isinstance(taken, list) else None, taken
 
     taken, _ = await change_document(broker, id, change)
@@ -238,7 +245,7 @@ async def give_back_slots(broker: BrokerContext, id: str, pace: Pace, unused: Se
     """Give unused slots back that no process has taken later ones than (``find`` and ``update``); return the others."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot]]:
-        bucket = _bucket(document)
+        bucket = Bucket.of(document)
         if bucket is None or bucket.interval != pace.interval:
             return None, list(unused)
         free = find_free(bucket, pace, unused)
@@ -258,18 +265,18 @@ async def share_key_slots(
     room: int,
     unused: Sequence[Slot] = (),
     known: Document | None = None,
-) -> tuple[list[Slot], list[PutOff | None]]:
+) -> tuple[list[Slot], list[tuple[float, bool] | None]]:
     """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
-        bucket = _bucket(document)
+        bucket = Bucket.of(document)
         slots, put_offs, changed = share_slots(bucket, pace, milliseconds(now), turns, room=room, unused=unused)
         if changed is None:
             return None, (slots, put_offs)
         line = {"later": changed.later} if math.isfinite(changed.later) else {}
         return {**_bucket_fields(changed.next, pace, now), **line}, (slots, put_offs)
 
-    shared: tuple[list[Slot], list[PutOff | None]]
+    shared: tuple[list[Slot], list[tuple[float, bool] | None]]
     shared, _ = await change_document(broker, id, change, known)
     return shared
 
@@ -305,12 +312,6 @@ def limit_documents_filter(queue: str) -> dict[str, Any]:
 def _keys_of(queue: str) -> dict[str, Any]:
     """Return the condition of the ids of a queue's keyed buckets; names of other queues may begin with its name."""
     return {"$regex": f"^{re.escape(bucket_id(queue))}:[0-9a-f]{{64}}$"}
-
-
-def _bucket(document: Document | None) -> Bucket | None:
-    if document is None or "next" not in document:
-        return None
-    return Bucket(float(document["next"]), float(document["interval"]), float(document.get("later", -math.inf)))
 
 
 def _bucket_fields(first: float, pace: Pace, now: datetime) -> dict[str, Any]:

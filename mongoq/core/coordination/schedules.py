@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -33,10 +33,13 @@ from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import Duration, queue_name
 from mongoq.data.clock import local_seconds
 from mongoq.data.encoding.error_text import spoken
+from mongoq.data.encoding.extended_json import time_text
 from mongoq.data.item import Document
 from mongoq.data.log_fields import log_fields
 from mongoq.data.schedule.definition import (
+    SCHEDULE_HEADER,
     SCHEDULE_PREFIX,
+    TICK_HEADER,
     Definition,
     ScheduleRecord,
     ScheduleUnreadable,
@@ -44,9 +47,9 @@ from mongoq.data.schedule.definition import (
     Tick,
     check_unseen,
     end_fields,
+    name_of_schedule,
     read_schedule,
     tick_delay,
-    tick_headers,
     tick_id,
     to_record,
 )
@@ -58,16 +61,13 @@ logger = logging.getLogger("mongoq.schedules")
 
 MAX_SCHEDULES = 1_000_000
 """Schedules in one read, at most."""
-OWN_CODE = "\0code"
-"""End of the key under which a line is kept about the definition in this process's code; no name holds NUL."""
-UNSEEN = "\0unseen"
-"""End of the key under which a line is kept about a schedule that no process has in its code."""
+TROUBLE = "cannot tick here: %s"
 MAX_TROUBLE_LETTERS = 2_000
 """Letters of an error that are logged, at most: functions of users raise errors of any length."""
-PAGE = 100
-"""Due schedules in one read."""
 FRESH_SECONDS = 30.0
 """Seconds after which what was read of a schedule is too old to act on: the process, or a function, may have slept."""
+FENCE = ("identity", "edition", "next")
+"""Fields that a changed definition finds as they were read: else another process was faster."""
 UNREAD = {"payload": 0, "headers": 0}
 """Projection of a list of schedules: it shows no contents."""
 
@@ -80,13 +80,11 @@ class LocalSchedule:
         definition: the definition.
         context: handle of its queue, by which payloads of ``make`` are checked.
         make: function that makes the payload, if any.
-        is_stored: True once the definition has been stored; before that, its absence means nothing.
     """
 
     definition: Definition
     context: QueueContext[Any]
     make: Callable[[Tick], Any] | None = None
-    is_stored: bool = False
 
 
 async def define_schedule(broker: BrokerContext, local: LocalSchedule) -> datetime | None:
@@ -102,10 +100,7 @@ async def define_schedule(broker: BrokerContext, local: LocalSchedule) -> dateti
         broker.schedules[definition.name] = local
     else:
         broker.schedules.pop(definition.name, None)
-    following = await retry_lost_race(partial(_try_define, broker, definition))
-    if broker.schedules.get(definition.name) is local:
-        broker.schedules[definition.name] = replace(local, is_stored=True)
-    return following
+    return await retry_lost_race(partial(_try_define, broker, definition))
 
 
 class _Changed(Duplicate):
@@ -132,7 +127,10 @@ async def _try_define(broker: BrokerContext, definition: Definition) -> datetime
         return first
     due = document.get("next")
     due = due if isinstance(due, datetime) else None
-    if _is_older(broker, definition, document):
+    version = document.get("version")
+    if isinstance(version, int) and version > definition.version:
+        words = "goes by version %s of its definition; this process has version %s"
+        _warn_once(broker, definition.name, words, version, definition.version)
         return due
     # One that is due already may be a tick of a former definition; when it is made, its process looks at the rules.
     is_due = due is not None and due <= now
@@ -143,52 +141,29 @@ async def _try_define(broker: BrokerContext, definition: Definition) -> datetime
         keeps_dates = document.get("digest") == fields["digest"]
     except ScheduleUnreadable:
         keeps_dates = False
-    if keeps_dates and pending == due and all(document.get(name) == fields[name] for name in ("version", "function")):
-        changes = {"seen": now, "by": fields["by"], **({} if due is not None else end_fields(None, now))}
-        if not await _update({"_id": definition.id}, {"$set": changes}):
-            raise _Changed  # it was removed since
-        return due
     following = pending if keeps_dates or is_due else definition.timetable.after(now)
     fields |= {"next": following, **end_fields(following, now)}
     if is_due and not keeps_dates:
         fields["former"] = following
-    await _replace(broker, definition, document, fields)
+    if not keeps_dates or any(document.get(name) != fields[name] for name in ("version", "function")):
+        fields["edition"] = ObjectId()
+    if not isinstance(document.get("identity"), ObjectId):
+        fields["identity"] = ObjectId()
+    # By ``$eq``: another program may have stored a document that is an operator.
+    filter = {"_id": definition.id, **{name: {"$eq": document.get(name)} for name in FENCE}}
+    update: dict[str, Any] = {"$set": fields}  # a pause stays
+    if gone := {"start_within", "expires"} - fields.keys():
+        update["$unset"] = dict.fromkeys(sorted(gone), "")
+    if not await _update(filter, update):
+        raise _Changed  # after a lost reply by this very update: the next read tells
     if not keeps_dates:
         words = "has a new definition: %s, version %s"
         _warn(definition.name, words, definition.timetable, definition.version)
     return following
 
 
-async def _replace(broker: BrokerContext, definition: Definition, document: Document, fields: dict[str, Any]) -> None:
-    """Store a changed definition, or next tick, under the edition that was read (``update``); a pause stays."""
-    edition = ObjectId()
-    changes = {**fields, "edition": edition}
-    if not isinstance(document.get("identity"), ObjectId):
-        changes["identity"] = ObjectId()
-    # By ``$eq``: another program may have stored a document that is an operator.
-    filter = {"_id": definition.id, **{name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}}
-    update: dict[str, Any] = {"$set": changes}
-    if gone := {"start_within", "expires"} - changes.keys():
-        update["$unset"] = dict.fromkeys(sorted(gone), "")
-    if not await _update(filter, update):
-        # After a lost reply the update may be this very one.
-        stored = await find_one(broker, {"_id": definition.id}, {"edition": 1})
-        if stored is None or stored.get("edition") != edition:
-            raise _Changed
-
-
 async def _update(filter: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
     return await retry_until_reply(Command("update_one", {"filter": filter, "update": update}, has_matched))
-
-
-def _is_older(broker: BrokerContext, definition: Definition, document: Mapping[str, Any]) -> bool:
-    """Return whether a definition has a lower version than the stored one, which wins; log it once."""
-    version = document.get("version")
-    if not isinstance(version, int) or version <= definition.version:
-        return False
-    words = "goes by version %s of its definition; this process has version %s"
-    _warn_once(broker, definition.name + OWN_CODE, words, version, definition.version)
-    return True
 
 
 # --- what is logged ------------------------------------------------------------------------------
@@ -198,27 +173,22 @@ def _warn(name: str, text: str, *words: object, level: int = logging.WARNING) ->
     logger.log(level, "schedule %r %s", name, text % words, extra=log_fields())
 
 
-def _warn_once(broker: BrokerContext, key: str, text: str, *words: object, level: int = logging.WARNING) -> None:
-    """Log a line, unless it was the last one of its key, which begins with the name, in this process."""
+def _warn_once(broker: BrokerContext, name: str, text: str, *words: object, level: int = logging.WARNING) -> None:
+    """Log a line about a schedule, unless this process's last line of this kind was the same."""
     line = text % words
-    if broker.schedule_troubles.get(key) != line:
-        broker.schedule_troubles[key] = line
-        _warn(key.partition("\0")[0], text, *words, level=level)
+    if broker.schedule_troubles.get((name, text)) != line:
+        broker.schedule_troubles[name, text] = line
+        _warn(name, text, *words, level=level)
 
 
 def report_trouble(broker: BrokerContext, document: Mapping[str, Any], error: object) -> None:
     """Log why a schedule cannot tick here, once for each reason."""
-    problem = str(error)[:MAX_TROUBLE_LETTERS]
-    _warn_once(broker, _name(document), "cannot tick here: %s", problem, level=logging.ERROR)
+    _warn_once(broker, name_of_schedule(document), TROUBLE, str(error)[:MAX_TROUBLE_LETTERS], level=logging.ERROR)
 
 
 def forget_trouble(broker: BrokerContext, document: Mapping[str, Any]) -> None:
     """Note that a schedule has ticked here: the next trouble is logged again, though it be the same."""
-    broker.schedule_troubles.pop(_name(document), None)
-
-
-def _name(document: Mapping[str, Any]) -> str:
-    return str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
+    broker.schedule_troubles.pop((name_of_schedule(document), TROUBLE), None)
 
 
 # --- of users ------------------------------------------------------------------------------------
@@ -227,14 +197,10 @@ def _name(document: Mapping[str, Any]) -> str:
 async def list_schedules(broker: BrokerContext) -> list[ScheduleRecord]:
     """Return all schedules by name (``find`` by the prefix of ``_id``)."""
     await ensure_broker_ready(broker, write=False)
-    documents = await _find_all(broker)
+    filter = prefix_filter(SCHEDULE_PREFIX)
+    documents = await find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True)
     now = broker.clock.now()
     return [to_record(document, now) for document in documents]
-
-
-async def _find_all(broker: BrokerContext) -> list[Document]:
-    filter = prefix_filter(SCHEDULE_PREFIX)
-    return await find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True)
 
 
 async def find_schedule(broker: BrokerContext, name: str) -> ScheduleRecord:
@@ -325,41 +291,7 @@ async def note_own_schedules(broker: BrokerContext) -> None:
     for record in await list_schedules(broker):
         if record.unseen:
             words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
-            _warn_once(broker, record.name + UNSEEN, words, record.seen)
-
-
-async def check_own_schedules(broker: BrokerContext) -> None:
-    """Log which schedules of this process's code were removed, or have another definition by now, once each.
-
-    One ``find`` by ``_id``, none without such schedules. One that is missing because it never ticks again has expired.
-    """
-    own = [local for local in list(broker.schedules.values()) if local.is_stored]
-    if not own:
-        return
-    await ensure_broker_ready(broker, write=False)
-    filter = {"_id": {"$in": [local.definition.id for local in own]}}
-    documents = await find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
-    stored, now = {document["_id"]: document for document in documents}, broker.clock.now()
-    for local in own:
-        definition, document = local.definition, stored.get(local.definition.id)
-        key = definition.name + OWN_CODE
-        if broker.schedules.get(definition.name) is not local:
-            continue  # this process has removed or changed it itself, meanwhile
-        if document is None:
-            if definition.timetable.after(now) is None:
-                broker.schedules.pop(definition.name, None)
-                continue
-            words = "was removed; this process has it in its code, and makes it anew only when it starts again"
-            _warn_once(broker, key, words)
-        elif _is_older(broker, definition, document):
-            continue
-        elif document.get("digest") != definition.to_stored(broker.encoding)["digest"]:
-            record = to_record(document, now)
-            words = "has another definition than the code of this process: %s into queue %r, defined by %s; %s"
-            found = record.what or record.trouble, record.queue, record.where, f"here it is {definition.timetable}"
-            _warn_once(broker, key, words, *found)
-        else:
-            broker.schedule_troubles.pop(key, None)
+            _warn_once(broker, record.name, words, record.seen)
 
 
 # --- ticks ---------------------------------------------------------------------------------------
@@ -387,22 +319,14 @@ def make_payload(broker: BrokerContext, stored: StoredSchedule, tick: Tick) -> t
 
 
 async def find_due(broker: BrokerContext, within: timedelta) -> tuple[list[Document], float]:
-    """Find the schedules that tick within a time (``find`` by the prefix of ``_id``, for each 100 of them).
+    """Find the schedules that tick within a time (``find`` by the prefix of ``_id``).
 
-    Returns their documents, and the local seconds of the read. Pages go by ``_id``: however many cannot be ticked here,
-    they hide no others.
+    Returns their documents, and the local seconds of the read.
     """
     await ensure_broker_ready(broker, write=True)
     until, read_at = broker.clock.now() + within, local_seconds()
     filter = {**prefix_filter(SCHEDULE_PREFIX), "next": {"$lte": until}, "paused": {"$ne": True}}
-    documents: list[Document] = []
-    while True:
-        page = await find_few(broker, filter, [("_id", 1)], PAGE, lenient=True)
-        documents += page
-        if len(page) < PAGE:
-            return documents, read_at
-        filter = {**filter, "_id": {**filter["_id"], "$gt": page[-1]["_id"]}}
-        filter["_id"].pop("$gte", None)
+    return await find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, lenient=True), read_at
 
 
 async def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> tuple[int, datetime | None]:
@@ -470,7 +394,7 @@ async def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str,
 
 def _at(stored: StoredSchedule, tick: datetime) -> dict[str, Any]:
     """Return a filter of a schedule as it was read, at a tick."""
-    return {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
+    return {**{name: stored.document[name] for name in ("_id", "identity", "edition")}, "next": tick}
 
 
 async def _push_item(
@@ -483,7 +407,8 @@ async def _push_item(
     id: ObjectId | None = None,
     once: Any = None,
 ) -> ObjectId:
-    options: dict[str, Any] = {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
+    headers = {**(stored.headers or {}), TICK_HEADER: time_text(tick.at), SCHEDULE_HEADER: tick.name}
+    options: dict[str, Any] = {"priority": stored.priority, "headers": headers}
     options |= {"expires": stored.expires, "when": when, "id": id, "once": once}
     pushed: ObjectId = await push(context, payload, delay=None, **options)
     return pushed

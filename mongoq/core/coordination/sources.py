@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
 from bson import ObjectId
@@ -41,7 +40,6 @@ from mongoq.core.sequence.leave import Promoted, record_promoted
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import priority as checked_priority
 from mongoq.data.clock import time_of
-from mongoq.data.encoding.ids import new_ids
 from mongoq.data.join_state import qualify
 from mongoq.data.outcomes import Record
 from mongoq.data.sequence import check_sequence, topic_problem
@@ -108,11 +106,18 @@ def _encode(
     if bound is not None:
         if any(record.draft.sequence is not None for record in batch):
             raise ArgumentInvalid("sequence", topic_problem(context.name))
-        batch = _cut_for_transaction(batch, len(bound))
+        size = 0
+        for place, record in enumerate(batch):
+            size += (ENVELOPE_BYTES + record.draft.size(record.wrapped)) * len(bound)
+            if size > MAX_TRANSACTION_BYTES or (place + 1) * len(bound) > MAX_COPIES:
+                if place == 0:  # not even one record fits: no smaller batch can help
+                    raise PayloadTooLarge(f"payload for {len(bound)} queues", size, MAX_TRANSACTION_BYTES)
+                batch = batch[:place]
+                break
     broker, encoded = context.broker, list[EncodedRecord]()
     at = broker.clock.now()
-    for record, raw in zip(batch, new_ids(len(batch)), strict=True):
-        draft, id = record.draft, ObjectId(raw)
+    for record in batch:
+        draft, id = record.draft, ObjectId()
         draft.stamp(broker.clock, None)
         if record.expires is not None:  # a time that is over is no error: the first claim settles the item
             draft.start_by = last_start(broker.clock, record.expires)
@@ -123,18 +128,6 @@ def _encode(
         copies = [copy_for_queue(broker, envelope, record.wrapped, queue, at) for queue in bound]
         encoded += [EncodedRecord(copy.queue, draft, copy.document) for copy in copies]
     return batch, encoded
-
-
-def _cut_for_transaction(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
-    """Return the first records that fit one transaction with a copy for each of so many queues."""
-    size = 0
-    for place, record in enumerate(batch):
-        size += (ENVELOPE_BYTES + record.draft.size(record.wrapped)) * queues
-        if size > MAX_TRANSACTION_BYTES or (place + 1) * queues > MAX_COPIES:
-            if place == 0:  # not even one record fits: no smaller batch can help
-                raise PayloadTooLarge(f"payload for {queues} queues", size, MAX_TRANSACTION_BYTES)
-            return batch[:place]
-    return batch
 
 
 def source_id(pipeline: str, name: str) -> str:
@@ -187,7 +180,28 @@ async def push_records(context: QueueContext[Any], tenure: SourceLease, batch: S
     part, encoded = _encode(context, batch, broker.topics.bound.get(context.name))
     if any(record.draft.sequence is not None for record in part):
         await ensure_ready_to_enter(broker, [context.name], joined=False)
-    attempt = partial(_attempt, broker, tenure, len(part), part[-1].position, encoded)
+
+    async def attempt() -> list[Promoted]:
+        """Push records and store the position; return older items that became heads meanwhile."""
+        now = broker.clock.now()
+        fields = {"position": part[-1].position, "pushed": tenure.pushed + len(part)}
+        fields |= {"at": now, "until": now + tenure.length}
+        # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
+        filter = {**under(tenure), "pushed": tenure.pushed}
+        if not (await perform(Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched))):
+            raise _Unmatched
+        places = [(copy.queue, copy.draft.sequence) for copy in encoded if copy.draft.sequence is not None]
+        entries = await enter_all(broker, places)
+        documents = [
+            copy.document
+            if copy.draft.sequence is None
+            else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.draft.sequence]))
+            for copy in encoded
+        ]
+        for chunk in chunks(documents, lambda document: len(document.raw)):
+            await perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
+        return [item for entry in entries.values() for item in entry.promoted]
+
     promoted: list[Promoted] = []
     try:
         promoted = await retry_lost_race(lambda: run_in_transaction(broker, attempt))
@@ -204,26 +218,3 @@ async def push_records(context: QueueContext[Any], tenure: SourceLease, batch: S
         broker.record_put(queue, time_of(at), priority, number=number)
     record_promoted(broker, promoted)
     return len(part)
-
-
-async def _attempt(
-    broker: BrokerContext, tenure: SourceLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
-) -> list[Promoted]:
-    """Push records and store the position, inside a transaction; return older items that became heads meanwhile."""
-    now = broker.clock.now()
-    fields = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
-    # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
-    filter = {**under(tenure), "pushed": tenure.pushed}
-    if not (await perform(Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched))):
-        raise _Unmatched
-    places = [(copy.queue, copy.draft.sequence) for copy in encoded if copy.draft.sequence is not None]
-    entries = await enter_all(broker, places)
-    documents = [
-        copy.document
-        if copy.draft.sequence is None
-        else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.draft.sequence]))
-        for copy in encoded
-    ]
-    for chunk in chunks(documents, lambda document: len(document.raw)):
-        await perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
-    return [item for entry in entries.values() for item in entry.promoted]

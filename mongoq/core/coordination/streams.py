@@ -44,7 +44,6 @@ from mongoq.core.sequence.leave import Promoted, leave, record_promoted
 from mongoq.core.settle.by_token import cut_ids, update_many_command
 from mongoq.core.settle.settle import release_update, retention_update
 from mongoq.core.state.context import BrokerContext, QueueContext
-from mongoq.data.envelope import Document
 from mongoq.data.item import Item, has_place
 from mongoq.data.sequence import HAS_PLACE
 from mongoq.data.stream_claim import StreamClaim, consumer_name, stream_id
@@ -160,7 +159,27 @@ async def next_claim(
     run.claim = intent
     # Written before the items are reserved: after a crash the next run finds them by this token and gives them back.
     await write_under_lease(broker, run, {"$set": {"claim": intent.document()}})
-    items = await _reserve(context, marks, first, n=n, now=now, due=due, lease=length)
+    items: list[Item[Any]] = []
+    found: list[Mapping[str, Any]] | None = first
+    while found and not context.state.paused:
+        size = min(MAX_COMMAND_ITEMS, n - len(items))
+        candidates = Candidates(documents=found)
+        part = BatchClaim(context, candidates, marks, now, adds_to_token=bool(items), writes_entry_time=True)
+        some = await send_claim(part, projection=RESERVED_ITEM_FIELDS)
+        items += some
+        # The control document has little room for ids that are not ObjectIds.
+        is_odd = any(type(item.id) is not ObjectId for item in some)
+        if items and (is_odd or len(some) < 2 or len(found) < size or len(items) == n):
+            break
+        found = await read_ids(context, min(MAX_COMMAND_ITEMS, n - len(items)), due=due)
+    if not items and found is not None and not context.state.paused:
+        # The first document has fields of odd types, written by another program; no batch can hold it.
+        item = await claim_one(context, length)
+        if item is not None:
+            # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
+            filter, update = {"_id": item.id, "token": item.token}, {"$set": {**marks, "pushed": item.due}}
+            if await perform(Command("update_one", {"filter": filter, "update": update}, has_matched)):
+                items = [item]
     if not items:
         await _clear_claim(broker, run)
         return None
@@ -172,45 +191,6 @@ async def next_claim(
     run.claim, run.number = claim, claim.number
     context.count("reserve", len(items))
     return claim
-
-
-async def _reserve(
-    context: QueueContext[Any],
-    marks: Mapping[str, Any],
-    found: list[Document] | None,
-    *,
-    n: int,
-    now: datetime,
-    due: datetime | None,
-    lease: timedelta,
-) -> list[Item[Any]]:
-    """Reserve up to ``n`` items, of which the first are ``found``, and return them in the order of claims.
-
-    ``find`` and ``update`` of many for 10,000 each.
-    """
-    items: list[Item[Any]] = []
-    size = min(MAX_COMMAND_ITEMS, n)
-    while found and not context.state.paused:
-        candidates = Candidates(documents=found)
-        claim = BatchClaim(context, candidates, marks, now, adds_to_token=bool(items), writes_entry_time=True)
-        some = await send_claim(claim, projection=RESERVED_ITEM_FIELDS)
-        items += some
-        # The control document has little room for ids that are not ObjectIds.
-        is_odd = any(type(item.id) is not ObjectId for item in some)
-        if items and (is_odd or len(some) < 2 or len(found) < size or len(items) == n):
-            return items
-        size = min(MAX_COMMAND_ITEMS, n - len(items))
-        found = await read_ids(context, size, due=due)
-    if found is None or items or context.state.paused:
-        return items
-    # The first document has fields of odd types, written by another program; no batch can hold it.
-    item = await claim_one(context, lease)
-    if item is None:
-        return []
-    # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
-    update = {"$set": {**marks, "pushed": item.due}}
-    filter = {"_id": item.id, "token": item.token}
-    return [item] if (await perform(Command("update_one", {"filter": filter, "update": update}, has_matched))) else []
 
 
 async def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> StreamClaim | None:
@@ -328,19 +308,6 @@ async def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> int
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNotes:
-    """Notes that are stored with a claim.
-
-    Attributes:
-        note: text of the note; ``None`` without one.
-        other_ids: ids of the claim that are not ObjectIds: other programs made them.
-    """
-
-    note: str | None = None
-    other_ids: tuple[Any, ...] = ()
-
-
 async def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> bool:
     """Write a note on the claim with this token (``update``), and return whether the consumer still has that claim."""
     await ensure_broker_ready(broker, write=True)
@@ -348,13 +315,15 @@ async def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text
     return await retry_until_reply(Command("update_one", arguments, has_matched, resolved=True))
 
 
-async def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> ClaimNotes:
-    """Read the notes of the claim with this token (``find``); empty when the consumer has another claim or none."""
+async def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> tuple[str | None, Sequence[Any]]:
+    """Read the note of the claim with this token, and its ids that are not ObjectIds (``find``).
+
+    ``None`` and no ids when the consumer has another claim, or none.
+    """
     await ensure_broker_ready(broker, write=False)
     document = await find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
-    if document is None:
-        return ClaimNotes()
-    return ClaimNotes(document["claim"].get("note"), tuple(document["claim"].get("others", ())))
+    claim = {} if document is None else document["claim"]
+    return claim.get("note"), claim.get("others", ())
 
 
 def _claim_filter(consumer: str, token: ObjectId) -> dict[str, Any]:

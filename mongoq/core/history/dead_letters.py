@@ -40,7 +40,7 @@ from mongoq.core.sequence.leave import Promoted, leave, record_promoted
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import REASON_BYTES, Id, count, queue_name, text
 from mongoq.data.copies import Replayed, is_publication
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.envelope import TYPE_BYTES, Document, shorten
 from mongoq.data.indexes import CLAIM_ORDER, SEQUENCE_ORDER
 from mongoq.data.item import STAGE_BYTES, id_key, payload_at

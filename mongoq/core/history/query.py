@@ -30,8 +30,7 @@ from mongoq.core.sequence.hold import delete_in_order
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import count, moment, object_id, read_list
 from mongoq.data.clock import Clock, roughly_now
-from mongoq.data.encoding.codec import Encoding
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import Encoding, UnreadableDocument
 from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_FIELDS, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
 from mongoq.data.item import Document, Item
 from mongoq.data.operators import where_filter

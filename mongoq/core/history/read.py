@@ -15,7 +15,7 @@ from mongoq.core.perform import perform
 from mongoq.core.sequence.hold import NOT_IN_ORDER, delete_placed, find_heads, find_letters
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import Id, count, object_id
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.data.item import Hop, Item, State, trail_of
 from mongoq.data.sequence import HAS_PLACE, blocked_filter, control_id

@@ -38,7 +38,7 @@ from mongoq.data.copies import (
     ReplayOrder,
     fields_of,
 )
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.envelope import new_envelope, origin_document, shorten
 from mongoq.data.item import Document, Item, payload_at
 from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge

@@ -56,8 +56,7 @@ from mongoq.core.push.publish import (
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import Duration, Expires, Id, object_id
 from mongoq.data.arguments import expires as checked_expires
-from mongoq.data.encoding.ids import new_id, new_ids
-from mongoq.data.envelope import is_same_push
+from mongoq.data.envelope import is_same_push, new_id, new_ids
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 

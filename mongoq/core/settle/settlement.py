@@ -16,7 +16,7 @@ from mongoq.core.push.draft import due_time
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.clock import Clock
 from mongoq.data.encoding.codec import SIZE_LIMIT
-from mongoq.data.envelope import Document, attempts_of, ids_of, shorten, splice
+from mongoq.data.envelope import Document, attempts_of, shorten, splice
 from mongoq.data.item import (
     LARGE_PAYLOAD_BYTES,
     ClaimedPayload,
@@ -348,7 +348,7 @@ def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
         else:
             groups[key] = settlement, [item]
     for settlement, items in groups.values():
-        ids = ids_of(items)
+        ids = [item.id for item in items]
         for start in range(0, len(items), MAX_COMMAND_ITEMS):
             end = start + MAX_COMMAND_ITEMS
             yield Group(settlement, items[start:end], ids[start:end])

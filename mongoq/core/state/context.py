@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 from mongoq.core.state.claim_hints import ClaimHints, Contention
 from mongoq.core.state.wait_queue import WaiterRegistry
 from mongoq.data.clock import Clock, VirtualClock, milliseconds, time_of
-from mongoq.data.encoding.codec import Codec, Encoding
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import Codec, Encoding, UnreadableDocument
 from mongoq.data.indexes import BEGINNING
 from mongoq.data.item import ClaimedPayload, Document, Item, StageMark, id_key, items_of, keep_payload, with_stored
 from mongoq.data.log_fields import log_fields
@@ -184,7 +183,7 @@ class BrokerContext:
         sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``core.admin``).
         settings_from: the settings that win when those in code differ from the stored ones.
         schedules: the schedules that code of this process has defined, by name.
-        schedule_troubles: the last line that was logged about each schedule, by name.
+        schedule_troubles: the last line that was logged of each kind about a schedule, by its name and the kind.
     """
 
     namespace: str
@@ -210,7 +209,7 @@ class BrokerContext:
     look_at: float = float("-inf")
     sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * FIRST_SWEEP_SECONDS)
     schedules: dict[str, Any] = field(default_factory=dict)
-    schedule_troubles: dict[str, str] = field(default_factory=dict)
+    schedule_troubles: dict[tuple[str, str], str] = field(default_factory=dict)
     untyped: Codec[Any] = field(init=False)
     registry: WaiterRegistry = field(init=False)
 

@@ -32,7 +32,7 @@ from mongoq.core_threads.base.first_due import has_items_before_bound, refresh_h
 from mongoq.core_threads.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.core_threads.claim.judge import bury_exhausted, bury_foreign, bury_uncountable, start_or_expire, update_held
 from mongoq.core_threads.perform import perform
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.envelope import attempts_of, is_fresh
 from mongoq.data.indexes import CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.data.item import Document, Item, id_key

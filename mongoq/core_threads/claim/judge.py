@@ -67,9 +67,8 @@ from mongoq.core_threads.sequence.hold import hold
 from mongoq.core_threads.sequence.leave import leave
 from mongoq.core_threads.settle.send import settle_all
 from mongoq.core_threads.settle.settle import bury
-from mongoq.data.encoding.ids import new_id
-from mongoq.data.encoding.unreadable import UnreadableDocument
-from mongoq.data.envelope import Document, has_start_by
+from mongoq.data.encoding.codec import UnreadableDocument
+from mongoq.data.envelope import Document, new_id
 from mongoq.data.indexes import CLAIM_ORDER
 from mongoq.data.item import Item, has_place, id_key
 from mongoq.data.log_fields import log_fields
@@ -127,7 +126,7 @@ def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) -> list[
 
     All items are under one token. Items without a date cost no command.
     """
-    if not has_start_by(items):
+    if all(item.start_by is None for item in items):
         return items
     now = context.broker.clock.now()
     expired = [item for item in items if is_expired(item, now)]

@@ -27,9 +27,8 @@ from mongoq.core_threads.claim.judge import bury_popped_unreadable, decode_items
 from mongoq.core_threads.claim.reserve import claim_first, claim_one
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.settle.send import settle_item
-from mongoq.data.encoding.ids import new_id
-from mongoq.data.encoding.unreadable import UnreadableDocument
-from mongoq.data.envelope import Document, attempts_of, expiry
+from mongoq.data.encoding.codec import UnreadableDocument
+from mongoq.data.envelope import Document, attempts_of, expiry, new_id
 from mongoq.data.indexes import CLAIM_ORDER
 from mongoq.data.item import Item
 from mongoq.errors import PayloadInvalid, ReservationLost

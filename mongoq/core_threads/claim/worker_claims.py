@@ -41,7 +41,7 @@ from mongoq.core_threads.claim.judge import bury_foreign, decode_items, renew_le
 from mongoq.core_threads.claim.reserve import claim_one
 from mongoq.core_threads.settle.apply_outcomes import apply_outcomes
 from mongoq.core_threads.wait.wait import wait_for_item
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.item import Document, Item, id_key
 from mongoq.errors import FilterInvalid, ReservationLost
 

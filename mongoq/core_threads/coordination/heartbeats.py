@@ -16,13 +16,15 @@ from mongoq.core.base.find import prefix_filter
 from mongoq.core.command import Command, Duplicate
 from mongoq.core.coordination.heartbeats import (
     DEAD_WORKER_RETENTION,
+    HEARTBEATS_MISSED,
     HOUSEKEEPING_ID,
     MAX_WORKER_RECORDS,
     NONE_OVERDUE,
     RECORD_EXPIRY,
     WORKER_PREFIX,
     WorkerRecord,
-    _read_records,
+    _warned,
+    logger,
 )
 from mongoq.core.state.context import BrokerContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready, write_schema
@@ -85,19 +87,43 @@ def forget(broker: BrokerContext, name: str) -> None:
     retry_until_reply(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
 
 
-def workers(broker: BrokerContext) -> list[WorkerRecord]:
-    """Read all records (``find`` by the prefix of ``_id``)."""
+def workers(broker: BrokerContext, run: ObjectId | None = None) -> list[WorkerRecord]:
+    """Read all records, or those of a run on Spark (``find`` by the prefix of ``_id``).
+
+    A record of another version or of another program, which cannot be read, is left out: it must not hide the others.
+    """
     ensure_broker_ready(broker, write=False)
-    documents = find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
-    return _read_records(documents, broker.clock.now())
+    filter = {**prefix_filter(WORKER_PREFIX), **({} if run is None else {"run": run})}
+    documents = find_few(broker, filter, [("_id", 1)], MAX_WORKER_RECORDS)
+    records, now = [], broker.clock.now()
+    for document in documents:
+        try:
+            seen, entries = document["seen"], {entry["queue"]: entry for entry in document.get("queues", ())}
+            record = WorkerRecord(
+                name=document["_id"].removeprefix(WORKER_PREFIX),
+                host=document.get("host", ""),
+                pid=document.get("pid", 0),
+                started=document.get("started", seen),
+                seen=seen,
+                alive=now - seen < timedelta(seconds=document["every"]) * HEARTBEATS_MISSED,
+                queues={queue: entry.get("held", 0) for queue, entry in entries.items()},
+                overdue={
+                    queue: timedelta(seconds=entry["overdue"]) for queue, entry in entries.items() if "overdue" in entry
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            if document["_id"] not in _warned:
+                _warned.add(document["_id"])
+                words = "the record %r of a worker cannot be read, and is left out: another mongoq has written it"
+                logger.warning(words, document["_id"])
+        else:
+            records.append(record)
+    return records
 
 
 def workers_of(broker: BrokerContext, run: ObjectId) -> int:
     """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
-    ensure_broker_ready(broker, write=False)
-    filter = {**prefix_filter(WORKER_PREFIX), "run": run}
-    documents = find_few(broker, filter, [("_id", 1)], MAX_WORKER_RECORDS)
-    return sum(record.alive for record in _read_records(documents, broker.clock.now()))
+    return sum(record.alive for record in workers(broker, run))
 
 
 def swept(broker: BrokerContext, *, every: timedelta) -> list[WorkerRecord] | None:
@@ -107,14 +133,13 @@ def swept(broker: BrokerContext, *, every: timedelta) -> list[WorkerRecord] | No
     the removed records, or ``None`` when another process holds the lease. The TTL index would remove the records as
     well, but reports nothing. A crash in between leaves the rest for the next call.
     """
-    now = broker.clock.now()
+    now, removed = broker.clock.now(), []
     lease = {"$set": {"until": now + every, "by": str(broker.identity)}}
-    free: dict[str, Any] = {"_id": HOUSEKEEPING_ID, "until": {"$lte": now}}
+    free = {"_id": HOUSEKEEPING_ID, "until": {"$lte": now}}
     try:
         perform(Command("update_one", {"filter": free, "update": lease, "upsert": True}))
     except Duplicate:
         return None
-    removed = []
     for record in workers(broker):
         if record.alive or record.seen >= now - DEAD_WORKER_RETENTION:
             continue

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
 
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, unusable_settings
 from mongoq.core.command import Command, Duplicate, has_matched, number_matched
 from mongoq.core.coordination.limits import (
     IDLE_EXPIRY,
@@ -27,7 +27,6 @@ from mongoq.core.coordination.limits import (
     LimitContended,
     Permits,
     T,
-    _bucket,
     _bucket_fields,
     _holders_update,
     _keys_of,
@@ -37,14 +36,14 @@ from mongoq.core.coordination.limits import (
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.find import find_few, find_one
+from mongoq.core_threads.base.queue_settings import refresh_settings
 from mongoq.core_threads.base.retry import retry_until_reply
 from mongoq.core_threads.perform import sleep
-from mongoq.data.clock import VirtualClock, milliseconds
-from mongoq.data.limits import PermitHolder, QueueLimits, make_limits, plan_permits
+from mongoq.data.clock import VirtualClock, milliseconds, time_of
+from mongoq.data.limits import PermitHolder, QueueLimits, plan_permits, read_holders
 from mongoq.data.process import dice
-from mongoq.data.rate import Pace, PutOff, Slot, find_free, share_slots, take_free
-from mongoq.data.settings import QueueSettings, from_stored, resolve_settings
-from mongoq.errors import ArgumentInvalid
+from mongoq.data.rate import Bucket, Pace, Slot, find_free, share_slots, take_free
+from mongoq.data.settings import QueueSettings, resolve_settings
 
 
 def change_document(
@@ -150,14 +149,10 @@ def read_limits(context: QueueContext[Any]) -> QueueLimits:
     Raises:
         CollectionUnsuitable: another program has stored settings that cannot be used.
     """
-    broker, name = context.broker, context.name
-    ensure_broker_ready(broker, write=False)
-    control = (find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})) or {}
-    try:
-        stored = from_stored(name, control.get("settings", {}))
-    except ArgumentInvalid as error:
-        raise unusable_settings(broker, name, error) from error
-    return (read_limits_of(broker, [resolve_settings(name, {**context.state.given, **stored})]))[name]
+    ensure_broker_ready(context.broker, write=False)
+    refresh_settings(context)
+    settings = resolve_settings(context.name, {**context.state.given, **context.state.stored})
+    return (read_limits_of(context.broker, [settings]))[context.name]
 
 
 def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> dict[str, QueueLimits]:
@@ -169,8 +164,19 @@ def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> di
     now, exact = broker.clock.now(), isinstance(broker.clock, VirtualClock)
     limits: dict[str, QueueLimits] = {}
     for queue in queues:
-        permits, bucket = documents.get(LIMIT_PREFIX + queue.name), documents.get(bucket_id(queue.name))
-        limits[queue.name] = make_limits(queue, permits, bucket, now, exact=exact)
+        holders: list[PermitHolder] = []
+        next_start, pace = None, queue.make_pace(exact=exact)
+        # What another program has stored there in another form counts as nothing.
+        if queue.max_running is not None:
+            with suppress(AttributeError, KeyError, TypeError):
+                holders = read_holders(documents.get(LIMIT_PREFIX + queue.name), now)
+                holders.sort(key=lambda each: (-each.number, each.since, each.by))
+        if pace is not None:
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
+                first = find_free(Bucket.of(documents.get(bucket_id(queue.name))), pace)
+                next_start = time_of(math.ceil(first)) if first > milliseconds(now) else None
+        own = queue.max_running, queue.rate, queue.burst
+        limits[queue.name] = QueueLimits(queue.name, now, *own, holders=tuple(holders), next_start=next_start)
     return limits
 
 
@@ -184,7 +190,7 @@ def take_slots(broker: BrokerContext, id: str, pace: Pace, n: int, unused: Seque
     """
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot] | float]:
-        taken = take_free(_bucket(document), pace, milliseconds(now), n, unused)
+        taken = take_free(Bucket.of(document), pace, milliseconds(now), n, unused)
         return _bucket_fields(taken[-1].time + pace.interval, pace, now) if isinstance(taken, list) else None, taken
 
     taken, _ = change_document(broker, id, change)
@@ -195,7 +201,7 @@ def give_back_slots(broker: BrokerContext, id: str, pace: Pace, unused: Sequence
     """Give unused slots back that no process has taken later ones than (``find`` and ``update``); return the others."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, list[Slot]]:
-        bucket = _bucket(document)
+        bucket = Bucket.of(document)
         if bucket is None or bucket.interval != pace.interval:
             return None, list(unused)
         free = find_free(bucket, pace, unused)
@@ -215,18 +221,18 @@ def share_key_slots(
     room: int,
     unused: Sequence[Slot] = (),
     known: Document | None = None,
-) -> tuple[list[Slot], list[PutOff | None]]:
+) -> tuple[list[Slot], list[tuple[float, bool] | None]]:
     """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
 
     def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
-        bucket = _bucket(document)
+        bucket = Bucket.of(document)
         slots, put_offs, changed = share_slots(bucket, pace, milliseconds(now), turns, room=room, unused=unused)
         if changed is None:
             return None, (slots, put_offs)
         line = {"later": changed.later} if math.isfinite(changed.later) else {}
         return {**_bucket_fields(changed.next, pace, now), **line}, (slots, put_offs)
 
-    shared: tuple[list[Slot], list[PutOff | None]]
+    shared: tuple[list[Slot], list[tuple[float, bool] | None]]
     shared, _ = change_document(broker, id, change, known)
     return shared
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -25,16 +24,13 @@ from bson import ObjectId
 from mongoq.core.base.find import prefix_filter
 from mongoq.core.command import Command, ReplyLost, has_matched, number_matched
 from mongoq.core.coordination.schedules import (
+    FENCE,
     FRESH_SECONDS,
     MAX_SCHEDULES,
-    OWN_CODE,
-    PAGE,
     UNREAD,
-    UNSEEN,
     NotHere,
     _at,
     _Changed,
-    _is_older,
     _warn,
     _warn_once,
     logger,
@@ -52,10 +48,13 @@ from mongoq.core_threads.perform import perform
 from mongoq.core_threads.push.push import push
 from mongoq.data.arguments import Duration, queue_name
 from mongoq.data.clock import local_seconds
+from mongoq.data.encoding.extended_json import time_text
 from mongoq.data.item import Document
 from mongoq.data.log_fields import log_fields
 from mongoq.data.schedule.definition import (
+    SCHEDULE_HEADER,
     SCHEDULE_PREFIX,
+    TICK_HEADER,
     Definition,
     ScheduleRecord,
     ScheduleUnreadable,
@@ -65,7 +64,6 @@ from mongoq.data.schedule.definition import (
     end_fields,
     read_schedule,
     tick_delay,
-    tick_headers,
     tick_id,
     to_record,
 )
@@ -86,10 +84,7 @@ def define_schedule(broker: BrokerContext, local: LocalSchedule) -> datetime | N
         broker.schedules[definition.name] = local
     else:
         broker.schedules.pop(definition.name, None)
-    following = retry_lost_race(partial(_try_define, broker, definition))
-    if broker.schedules.get(definition.name) is local:
-        broker.schedules[definition.name] = replace(local, is_stored=True)
-    return following
+    return retry_lost_race(partial(_try_define, broker, definition))
 
 
 def _try_define(broker: BrokerContext, definition: Definition) -> datetime | None:
@@ -109,7 +104,10 @@ def _try_define(broker: BrokerContext, definition: Definition) -> datetime | Non
         return first
     due = document.get("next")
     due = due if isinstance(due, datetime) else None
-    if _is_older(broker, definition, document):
+    version = document.get("version")
+    if isinstance(version, int) and version > definition.version:
+        words = "goes by version %s of its definition; this process has version %s"
+        _warn_once(broker, definition.name, words, version, definition.version)
         return due
     # One that is due already may be a tick of a former definition; when it is made, its process looks at the rules.
     is_due = due is not None and due <= now
@@ -120,38 +118,25 @@ def _try_define(broker: BrokerContext, definition: Definition) -> datetime | Non
         keeps_dates = document.get("digest") == fields["digest"]
     except ScheduleUnreadable:
         keeps_dates = False
-    if keeps_dates and pending == due and all(document.get(name) == fields[name] for name in ("version", "function")):
-        changes = {"seen": now, "by": fields["by"], **({} if due is not None else end_fields(None, now))}
-        if not _update({"_id": definition.id}, {"$set": changes}):
-            raise _Changed  # it was removed since
-        return due
     following = pending if keeps_dates or is_due else definition.timetable.after(now)
     fields |= {"next": following, **end_fields(following, now)}
     if is_due and not keeps_dates:
         fields["former"] = following
-    _replace(broker, definition, document, fields)
+    if not keeps_dates or any(document.get(name) != fields[name] for name in ("version", "function")):
+        fields["edition"] = ObjectId()
+    if not isinstance(document.get("identity"), ObjectId):
+        fields["identity"] = ObjectId()
+    # By ``$eq``: another program may have stored a document that is an operator.
+    filter = {"_id": definition.id, **{name: {"$eq": document.get(name)} for name in FENCE}}
+    update: dict[str, Any] = {"$set": fields}  # a pause stays
+    if gone := {"start_within", "expires"} - fields.keys():
+        update["$unset"] = dict.fromkeys(sorted(gone), "")
+    if not _update(filter, update):
+        raise _Changed  # after a lost reply by this very update: the next read tells
     if not keeps_dates:
         words = "has a new definition: %s, version %s"
         _warn(definition.name, words, definition.timetable, definition.version)
     return following
-
-
-def _replace(broker: BrokerContext, definition: Definition, document: Document, fields: dict[str, Any]) -> None:
-    """Store a changed definition, or next tick, under the edition that was read (``update``); a pause stays."""
-    edition = ObjectId()
-    changes = {**fields, "edition": edition}
-    if not isinstance(document.get("identity"), ObjectId):
-        changes["identity"] = ObjectId()
-    # By ``$eq``: another program may have stored a document that is an operator.
-    filter = {"_id": definition.id, **{name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}}
-    update: dict[str, Any] = {"$set": changes}
-    if gone := {"start_within", "expires"} - changes.keys():
-        update["$unset"] = dict.fromkeys(sorted(gone), "")
-    if not _update(filter, update):
-        # After a lost reply the update may be this very one.
-        stored = find_one(broker, {"_id": definition.id}, {"edition": 1})
-        if stored is None or stored.get("edition") != edition:
-            raise _Changed
 
 
 def _update(filter: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
@@ -167,14 +152,10 @@ def _update(filter: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
 def list_schedules(broker: BrokerContext) -> list[ScheduleRecord]:
     """Return all schedules by name (``find`` by the prefix of ``_id``)."""
     ensure_broker_ready(broker, write=False)
-    documents = _find_all(broker)
+    filter = prefix_filter(SCHEDULE_PREFIX)
+    documents = find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True)
     now = broker.clock.now()
     return [to_record(document, now) for document in documents]
-
-
-def _find_all(broker: BrokerContext) -> list[Document]:
-    filter = prefix_filter(SCHEDULE_PREFIX)
-    return find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True)
 
 
 def find_schedule(broker: BrokerContext, name: str) -> ScheduleRecord:
@@ -265,63 +246,21 @@ def note_own_schedules(broker: BrokerContext) -> None:
     for record in list_schedules(broker):
         if record.unseen:
             words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
-            _warn_once(broker, record.name + UNSEEN, words, record.seen)
-
-
-def check_own_schedules(broker: BrokerContext) -> None:
-    """Log which schedules of this process's code were removed, or have another definition by now, once each.
-
-    One ``find`` by ``_id``, none without such schedules. One that is missing because it never ticks again has expired.
-    """
-    own = [local for local in list(broker.schedules.values()) if local.is_stored]
-    if not own:
-        return
-    ensure_broker_ready(broker, write=False)
-    filter = {"_id": {"$in": [local.definition.id for local in own]}}
-    documents = find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
-    stored, now = {document["_id"]: document for document in documents}, broker.clock.now()
-    for local in own:
-        definition, document = local.definition, stored.get(local.definition.id)
-        key = definition.name + OWN_CODE
-        if broker.schedules.get(definition.name) is not local:
-            continue  # this process has removed or changed it itself, meanwhile
-        if document is None:
-            if definition.timetable.after(now) is None:
-                broker.schedules.pop(definition.name, None)
-                continue
-            words = "was removed; this process has it in its code, and makes it anew only when it starts again"
-            _warn_once(broker, key, words)
-        elif _is_older(broker, definition, document):
-            continue
-        elif document.get("digest") != definition.to_stored(broker.encoding)["digest"]:
-            record = to_record(document, now)
-            words = "has another definition than the code of this process: %s into queue %r, defined by %s; %s"
-            found = record.what or record.trouble, record.queue, record.where, f"here it is {definition.timetable}"
-            _warn_once(broker, key, words, *found)
-        else:
-            broker.schedule_troubles.pop(key, None)
+            _warn_once(broker, record.name, words, record.seen)
 
 
 # --- ticks ---------------------------------------------------------------------------------------
 
 
 def find_due(broker: BrokerContext, within: timedelta) -> tuple[list[Document], float]:
-    """Find the schedules that tick within a time (``find`` by the prefix of ``_id``, for each 100 of them).
+    """Find the schedules that tick within a time (``find`` by the prefix of ``_id``).
 
-    Returns their documents, and the local seconds of the read. Pages go by ``_id``: however many cannot be ticked here,
-    they hide no others.
+    Returns their documents, and the local seconds of the read.
     """
     ensure_broker_ready(broker, write=True)
     until, read_at = broker.clock.now() + within, local_seconds()
     filter = {**prefix_filter(SCHEDULE_PREFIX), "next": {"$lte": until}, "paused": {"$ne": True}}
-    documents: list[Document] = []
-    while True:
-        page = find_few(broker, filter, [("_id", 1)], PAGE, lenient=True)
-        documents += page
-        if len(page) < PAGE:
-            return documents, read_at
-        filter = {**filter, "_id": {**filter["_id"], "$gt": page[-1]["_id"]}}
-        filter["_id"].pop("$gte", None)
+    return find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, lenient=True), read_at
 
 
 def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> tuple[int, datetime | None]:
@@ -397,7 +336,8 @@ def _push_item(
     id: ObjectId | None = None,
     once: Any = None,
 ) -> ObjectId:
-    options: dict[str, Any] = {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
+    headers = {**(stored.headers or {}), TICK_HEADER: time_text(tick.at), SCHEDULE_HEADER: tick.name}
+    options: dict[str, Any] = {"priority": stored.priority, "headers": headers}
     options |= {"expires": stored.expires, "when": when, "id": id, "once": once}
     pushed: ObjectId = push(context, payload, delay=None, **options)
     return pushed

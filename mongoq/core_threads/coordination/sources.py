@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from mongoq.core.command import Command, chunks, has_matched
 from mongoq.core.coordination.document_lease import ForeignLease, TakenOver, holder, under
-from mongoq.core.coordination.sources import EncodedRecord, SourceLease, Yielded, _encode, _Unmatched
+from mongoq.core.coordination.sources import SourceLease, Yielded, _encode, _Unmatched
 from mongoq.core.sequence.enter import with_place
 from mongoq.core.sequence.leave import Promoted, record_promoted
 from mongoq.core.state.context import BrokerContext, QueueContext
@@ -61,7 +60,28 @@ def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequenc
     part, encoded = _encode(context, batch, broker.topics.bound.get(context.name))
     if any(record.draft.sequence is not None for record in part):
         ensure_ready_to_enter(broker, [context.name], joined=False)
-    attempt = partial(_attempt, broker, tenure, len(part), part[-1].position, encoded)
+
+    def attempt() -> list[Promoted]:
+        """Push records and store the position; return older items that became heads meanwhile."""
+        now = broker.clock.now()
+        fields = {"position": part[-1].position, "pushed": tenure.pushed + len(part)}
+        fields |= {"at": now, "until": now + tenure.length}
+        # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
+        filter = {**under(tenure), "pushed": tenure.pushed}
+        if not (perform(Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched))):
+            raise _Unmatched
+        places = [(copy.queue, copy.draft.sequence) for copy in encoded if copy.draft.sequence is not None]
+        entries = enter_all(broker, places)
+        documents = [
+            copy.document
+            if copy.draft.sequence is None
+            else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.draft.sequence]))
+            for copy in encoded
+        ]
+        for chunk in chunks(documents, lambda document: len(document.raw)):
+            perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
+        return [item for entry in entries.values() for item in entry.promoted]
+
     promoted: list[Promoted] = []
     try:
         promoted = retry_lost_race(lambda: run_in_transaction(broker, attempt))
@@ -78,26 +98,3 @@ def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequenc
         broker.record_put(queue, time_of(at), priority, number=number)
     record_promoted(broker, promoted)
     return len(part)
-
-
-def _attempt(
-    broker: BrokerContext, tenure: SourceLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
-) -> list[Promoted]:
-    """Push records and store the position, inside a transaction; return older items that became heads meanwhile."""
-    now = broker.clock.now()
-    fields = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
-    # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
-    filter = {**under(tenure), "pushed": tenure.pushed}
-    if not (perform(Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched))):
-        raise _Unmatched
-    places = [(copy.queue, copy.draft.sequence) for copy in encoded if copy.draft.sequence is not None]
-    entries = enter_all(broker, places)
-    documents = [
-        copy.document
-        if copy.draft.sequence is None
-        else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.draft.sequence]))
-        for copy in encoded
-    ]
-    for chunk in chunks(documents, lambda document: len(document.raw)):
-        perform(Command[Any]("insert_many", {"documents": chunk, "ordered": True}))
-    return [item for entry in entries.values() for item in entry.promoted]

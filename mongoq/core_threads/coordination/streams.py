@@ -30,7 +30,6 @@ from mongoq.core.coordination.document_lease import ForeignLease, end_update
 from mongoq.core.coordination.streams import (
     ITEMS_PER_TRANSACTION,
     RESERVED_ITEM_FIELDS,
-    ClaimNotes,
     StreamRun,
     _claim_filter,
     _commits,
@@ -49,7 +48,6 @@ from mongoq.core_threads.claim.reserve import claim_one
 from mongoq.core_threads.coordination.document_lease import give_back, take_lease, write_under_lease
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.leave import leave
-from mongoq.data.envelope import Document
 from mongoq.data.item import Item, has_place
 from mongoq.data.sequence import HAS_PLACE
 from mongoq.data.stream_claim import StreamClaim, consumer_name, stream_id
@@ -143,7 +141,27 @@ def next_claim(
     run.claim = intent
     # Written before the items are reserved: after a crash the next run finds them by this token and gives them back.
     write_under_lease(broker, run, {"$set": {"claim": intent.document()}})
-    items = _reserve(context, marks, first, n=n, now=now, due=due, lease=length)
+    items: list[Item[Any]] = []
+    found: list[Mapping[str, Any]] | None = first
+    while found and not context.state.paused:
+        size = min(MAX_COMMAND_ITEMS, n - len(items))
+        candidates = Candidates(documents=found)
+        part = BatchClaim(context, candidates, marks, now, adds_to_token=bool(items), writes_entry_time=True)
+        some = send_claim(part, projection=RESERVED_ITEM_FIELDS)
+        items += some
+        # The control document has little room for ids that are not ObjectIds.
+        is_odd = any(type(item.id) is not ObjectId for item in some)
+        if items and (is_odd or len(some) < 2 or len(found) < size or len(items) == n):
+            break
+        found = read_ids(context, min(MAX_COMMAND_ITEMS, n - len(items)), due=due)
+    if not items and found is not None and not context.state.paused:
+        # The first document has fields of odd types, written by another program; no batch can hold it.
+        item = claim_one(context, length)
+        if item is not None:
+            # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
+            filter, update = {"_id": item.id, "token": item.token}, {"$set": {**marks, "pushed": item.due}}
+            if perform(Command("update_one", {"filter": filter, "update": update}, has_matched)):
+                items = [item]
     if not items:
         _clear_claim(broker, run)
         return None
@@ -155,45 +173,6 @@ def next_claim(
     run.claim, run.number = claim, claim.number
     context.count("reserve", len(items))
     return claim
-
-
-def _reserve(
-    context: QueueContext[Any],
-    marks: Mapping[str, Any],
-    found: list[Document] | None,
-    *,
-    n: int,
-    now: datetime,
-    due: datetime | None,
-    lease: timedelta,
-) -> list[Item[Any]]:
-    """Reserve up to ``n`` items, of which the first are ``found``, and return them in the order of claims.
-
-    ``find`` and ``update`` of many for 10,000 each.
-    """
-    items: list[Item[Any]] = []
-    size = min(MAX_COMMAND_ITEMS, n)
-    while found and not context.state.paused:
-        candidates = Candidates(documents=found)
-        claim = BatchClaim(context, candidates, marks, now, adds_to_token=bool(items), writes_entry_time=True)
-        some = send_claim(claim, projection=RESERVED_ITEM_FIELDS)
-        items += some
-        # The control document has little room for ids that are not ObjectIds.
-        is_odd = any(type(item.id) is not ObjectId for item in some)
-        if items and (is_odd or len(some) < 2 or len(found) < size or len(items) == n):
-            return items
-        size = min(MAX_COMMAND_ITEMS, n - len(items))
-        found = read_ids(context, size, due=due)
-    if found is None or items or context.state.paused:
-        return items
-    # The first document has fields of odd types, written by another program; no batch can hold it.
-    item = claim_one(context, lease)
-    if item is None:
-        return []
-    # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
-    update = {"$set": {**marks, "pushed": item.due}}
-    filter = {"_id": item.id, "token": item.token}
-    return [item] if (perform(Command("update_one", {"filter": filter, "update": update}, has_matched))) else []
 
 
 def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> StreamClaim | None:
@@ -291,10 +270,12 @@ def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str)
     return retry_until_reply(Command("update_one", arguments, has_matched, resolved=True))
 
 
-def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> ClaimNotes:
-    """Read the notes of the claim with this token (``find``); empty when the consumer has another claim or none."""
+def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> tuple[str | None, Sequence[Any]]:
+    """Read the note of the claim with this token, and its ids that are not ObjectIds (``find``).
+
+    ``None`` and no ids when the consumer has another claim, or none.
+    """
     ensure_broker_ready(broker, write=False)
     document = find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
-    if document is None:
-        return ClaimNotes()
-    return ClaimNotes(document["claim"].get("note"), tuple(document["claim"].get("others", ())))
+    claim = {} if document is None else document["claim"]
+    return claim.get("note"), claim.get("others", ())

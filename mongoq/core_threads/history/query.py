@@ -39,7 +39,7 @@ from mongoq.core_threads.base.retry import retry_once
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import delete_in_order
 from mongoq.data.arguments import count
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.item import Document, Item
 from mongoq.errors import CollectionUnsuitable
 

@@ -27,7 +27,7 @@ from mongoq.core_threads.base.queue_settings import ensure_ready
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import delete_placed, find_heads, find_letters
 from mongoq.data.arguments import Id, count, object_id
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.data.item import Hop, Item, trail_of
 from mongoq.data.sequence import HAS_PLACE, blocked_filter, control_id

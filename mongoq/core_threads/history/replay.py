@@ -56,7 +56,7 @@ from mongoq.data.copies import (
     Replayed,
     fields_of,
 )
-from mongoq.data.encoding.unreadable import UnreadableDocument
+from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.envelope import new_envelope, shorten
 from mongoq.data.item import Document, Item, payload_at
 from mongoq.errors import ArgumentInvalid, BrokerClosed, PayloadTooLarge

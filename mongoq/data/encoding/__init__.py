@@ -1,5 +1,5 @@
 """Values as BSON and back: payloads, typed payloads, ids, and the texts of errors.
 
-``codec`` encodes and decodes payloads: start there. ``typed`` does so for pydantic types; ``unreadable`` keeps
-documents that cannot be decoded; ``error_text`` limits the stored size of a failure and its traceback.
+``codec`` encodes and decodes payloads: start there. ``typed`` does so for pydantic types; ``error_text`` limits the
+stored size of a failure and its traceback.
 """

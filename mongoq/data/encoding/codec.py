@@ -22,7 +22,6 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.data.arguments import moment
-from mongoq.data.encoding.unreadable import read
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ DOCUMENT_TYPE = 3
 """Type byte of a document in BSON."""
 UNENCODABLE = (BSONError, OverflowError, UnicodeError, TypeError, ValueError)
 """Errors that the driver raises for values that BSON cannot hold."""
+DECODE_ERRORS = (BSONError, TypeError, ValueError, OverflowError)
+"""Errors that the driver raises for BSON it cannot decode."""
 REGEX_FLAGS = re.IGNORECASE | re.LOCALE | re.MULTILINE | re.DOTALL | re.UNICODE | re.VERBOSE
 """Flags that BSON has a letter for; the driver drops other flags."""
 
@@ -89,25 +90,21 @@ class Encoding:
         try:
             raw = bson.encode({name: value}, codec_options=self.options)
         except UNENCODABLE as error:
-            raise self._explain(name, value, error) from error
+            path, part, smaller = find_culprit(
+                name, value, error, lambda part, _depth: bson.encode({"": part}, codec_options=self.options)
+            )
+            if isinstance(part, int):
+                problem = "an integer beyond 64 bits; store a string, or a Decimal128"
+            elif isinstance(smaller, UnicodeError):
+                problem = "a string with lone surrogates, which UTF-8 cannot hold; store bytes"
+            elif isinstance(part, Mapping):
+                problem = f"a document that BSON cannot hold: {smaller}"
+            else:
+                problem = f"BSON cannot hold a {_kind(part)}; convert it, or give the queue a model"
+            raise PayloadInvalid(path, problem) from error
         if len(raw) > limit:
             raise PayloadTooLarge(name, len(raw), limit)
         return raw
-
-    def _explain(self, name: str, value: Any, error: Exception) -> PayloadInvalid:
-        """Return the error of a value that the driver cannot encode, which names the part."""
-        path, part, error = find_culprit(
-            name, value, error, lambda part, _depth: bson.encode({"": part}, codec_options=self.options)
-        )
-        if isinstance(part, int):
-            problem = "an integer beyond 64 bits; store a string, or a Decimal128"
-        elif isinstance(error, UnicodeError):
-            problem = "a string with lone surrogates, which UTF-8 cannot hold; store bytes"
-        elif isinstance(part, Mapping):
-            problem = f"a document that BSON cannot hold: {error}"
-        else:
-            problem = f"BSON cannot hold a {_kind(part)}; convert it, or give the queue a model"
-        return PayloadInvalid(path, problem)
 
     def unwrap(self, name: str, raw: bytes) -> Any:
         """Return a value from the bytes of ``wrapped``, in a form that is sent as exactly these bytes."""
@@ -137,11 +134,11 @@ class Encoding:
 
     def read(self, document: bytes) -> dict[str, Any]:
         """Decode a document; return an ``UnreadableDocument`` if that fails."""
-        return read(document, self.options)
+        return read_document(document, self.options)
 
     def read_reply(self, reply: Any) -> Any:
         """Decode a document of a reply that was left as bytes; return other values, and ``None``, unchanged."""
-        return read(bytes(reply.raw), self.options) if isinstance(reply, RawBSONDocument) else reply
+        return read_document(bytes(reply.raw), self.options) if isinstance(reply, RawBSONDocument) else reply
 
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that consists of encoded values."""
@@ -201,12 +198,7 @@ def _check(value: Any, depth: int = 1) -> None:
         _check_document(value.scope, depth + 1)
     elif isinstance(value, DBRef):
         _check_document({name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
-    else:
-        _check_scalar(value)
-
-
-def _check_scalar(value: Any) -> None:
-    if isinstance(value, datetime):
+    elif isinstance(value, datetime):
         try:
             moment(value, "")
         except ArgumentInvalid as error:
@@ -322,14 +314,13 @@ class Codec(Generic[M]):
         # Of a model only where pydantic was imported: by itself it takes a third of the import of mongoq.
         if typed is None and isinstance(payload, getattr(sys.modules.get("pydantic.main"), "BaseModel", ())):
             typed = _values_of(type(payload))
-        dumped = None if typed is None else typed.dump(payload, "payload")
-        value = payload if dumped is None else dumped.stored
-        if isinstance(value, Timestamp) and value.time == value.inc == 0:
+        value, stored = (payload, payload) if typed is None else typed.dump(payload, "payload")
+        if isinstance(stored, Timestamp) and stored.time == stored.inc == 0:
             problem = "the server makes its own time of Timestamp(0, 0); put it into a document"
             raise PayloadInvalid("payload", problem)
-        raw = self._encoding.wrap("payload", value, limit=SIZE_LIMIT)
-        if dumped is not None:
-            dumped.verify(self._encoding.decode_many([raw])[0]["payload"])
+        raw = self._encoding.wrap("payload", stored, limit=SIZE_LIMIT)
+        if typed is not None:
+            typed.verify(value, self._encoding.decode_many([raw])[0]["payload"], "payload")
         return raw
 
     def unwrap(self, wrapped: Wrapped) -> Any:
@@ -360,3 +351,52 @@ def _values_of(model: Any) -> TypedValues[Any]:
         # Pydantic raises many kinds of errors, and a model may raise its own.
         raise ArgumentInvalid("model", f"pydantic cannot work with {model!r}: {error}") from error
     return TypedValues(adapter)
+
+
+# --- documents of other programs that cannot be decoded ---------------------------------------------
+
+
+class UnreadableDocument(dict[str, Any]):
+    """The readable part of a document that cannot be decoded: its fields, with U+FFFD for bytes that are not UTF-8.
+
+    Attributes:
+        raw: the document in BSON.
+        problem: the reason why it cannot be decoded.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], raw: bytes, problem: str) -> None:
+        super().__init__(fields)
+        self.raw = raw
+        self.problem = problem
+
+
+def read_document(raw: bytes, options: Options) -> dict[str, Any]:
+    """Decode a document; return an ``UnreadableDocument`` if that fails."""
+    try:
+        document: dict[str, Any] = bson.decode(raw, options)
+        return document
+    except DECODE_ERRORS as error:
+        return UnreadableDocument(_fields(raw, options), raw, f"it holds BSON that cannot be read: {error}")
+
+
+def _fields(raw: bytes, options: Options) -> dict[str, Any]:
+    lenient = options.with_options(
+        unicode_decode_error_handler="replace",
+        uuid_representation=UuidRepresentation.UNSPECIFIED,
+        document_class=dict,
+    )
+    try:
+        return dict(bson.decode(raw, lenient))
+    except DECODE_ERRORS:
+        # For example a reference without a name: decode the inner documents one by one.
+        fields = RawBSONDocument(raw, lenient.with_options(document_class=RawBSONDocument))
+        return {name: _field(value, lenient) for name, value in fields.items()}
+
+
+def _field(value: Any, options: Options) -> Any:
+    if not isinstance(value, RawBSONDocument):
+        return value
+    try:
+        return bson.decode(value.raw, options)
+    except DECODE_ERRORS:
+        return value

@@ -146,16 +146,11 @@ FIRST, LAST = 2, 8
 """Frames kept at most: the outermost ones, and the ones nearest to the error."""
 
 
-def shorten_trace(trace: TracebackType | None, limit: int, *, hidden: str = "") -> str:
-    """Return a traceback in at most ``limit`` bytes of UTF-8, a long one without its middle; ``""`` without a trace.
-
-    The outermost frames of files with a path that begins with ``hidden`` are left out: they only call.
-    """
+def shorten_trace(trace: TracebackType | None, limit: int) -> str:
+    """Return a traceback in at most ``limit`` bytes of UTF-8, a long one without its middle; ``""`` without a trace."""
     if trace is None:
         return ""
     frames = traceback.extract_tb(trace)
-    while hidden and len(frames) > 1 and frames[0].filename.startswith(hidden):
-        del frames[0]
     first, last = frames.format()[:FIRST], frames.format()[FIRST:]
     while True:
         left_out = len(frames) - len(first) - len(last)

@@ -28,12 +28,10 @@ from uuid import UUID
 
 import bson
 from bson import Binary, DatetimeMS, Decimal128
-from bson.binary import UuidRepresentation
-from bson.codec_options import CodecOptions
 from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from mongoq.data.encoding.codec import find_culprit, parts
+from mongoq.data.encoding.codec import PLAIN_OPTIONS, find_culprit, parts
 from mongoq.data.encoding.error_text import spoken
 from mongoq.errors import PayloadInvalid
 
@@ -48,7 +46,6 @@ PYTHON_TYPES: Mapping[Any, type] = {Decimal128: Decimal, Binary: bytes, Datetime
 """Python's type for each of them."""
 MAX_VALIDATION_ROUNDS = 10
 """Rounds in which a model may ask for them: a validator may run only after another one has passed."""
-_OPTIONS: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=True)
 
 
 class TypedValues(Generic[M]):
@@ -57,8 +54,8 @@ class TypedValues(Generic[M]):
     def __init__(self, adapter: TypeAdapter[M]) -> None:
         self._adapter = adapter
 
-    def dump(self, payload: Any, argument: str) -> Dumped[M]:
-        """Validate a payload, and return it in a form that BSON can hold; raises ``PayloadInvalid``."""
+    def dump(self, payload: Any, argument: str) -> tuple[M, Any]:
+        """Validate a payload, and return its value, and the form that BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
             dumped = self._dump_python(value)
@@ -66,7 +63,7 @@ class TypedValues(Generic[M]):
             # Validators and serializers are the user's, and may raise anything.
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
         try:
-            return Dumped(self, value, _convert_dumped(dumped), argument)
+            return value, _convert_dumped(dumped)
         except Exception as failure:
             path, part, cause = find_culprit(argument, dumped, failure, lambda part, _depth: _convert_dumped(part))
             problem = f"does not fit the queue's model: {explain(cause)}"
@@ -75,6 +72,30 @@ class TypedValues(Generic[M]):
             if isinstance(part, _SECRETS):
                 problem = "a secret would be stored as asterisks; declare a str, or serialize it yourself"
             raise PayloadInvalid(path, problem) from cause
+
+    def verify(self, value: M, returned: Any, argument: str) -> None:
+        """Raise ``PayloadInvalid`` unless what BSON returns of a value is equal: the next reserve would bury it."""
+        try:
+            again = self.from_stored(returned)
+            unsure: list[Any] = []
+            different = None if _same(value, again, unsure) else _difference(value, again)
+            if different is None and unsure:
+                # Values that cannot be compared: their stored bytes can.
+                stored = (
+                    bson.encode({"": each}, codec_options=PLAIN_OPTIONS) for each in (self.to_stored(again), returned)
+                )
+                different = None if next(stored) == next(stored) else ""
+        except Exception as error:  # a validator of the user's may raise anything
+            returned_as = "as BSON returns it, with times in UTC and cut to milliseconds"
+            problem = f"does not fit the queue's model {returned_as}: {explain(error)}"
+            raise PayloadInvalid(argument, problem) from error
+        if different is not None:
+            raise PayloadInvalid(
+                argument + different,
+                "would come back as something else, since the model drops or changes a part of it "
+                "(an excluded field, a serializer, a subclass, a union, clashing aliases, a value made of a time, "
+                "a field typed Any); give the field the exact type of its value",
+            )
 
     def to_stored(self, value: M) -> Any:
         """Return the stored form of a validated value; raises any error for one that cannot be stored."""
@@ -109,43 +130,6 @@ class TypedValues(Generic[M]):
             restored = _as_asked_for(restored, kinds)
         assert refusal is not None
         raise refusal
-
-
-class Dumped(Generic[M]):
-    """A payload that was validated and dumped, but not yet compared with the form that BSON returns.
-
-    Attributes:
-        stored: value to encode.
-    """
-
-    def __init__(self, values: TypedValues[M], value: M, stored: Any, argument: str) -> None:
-        self.stored = stored
-        self._values, self._value, self._argument = values, value, argument
-
-    def verify(self, returned: Any) -> None:
-        """Raise ``PayloadInvalid`` unless the value that BSON returns is equal: the next reserve would bury it."""
-        try:
-            again = self._values.from_stored(returned)
-            unsure: list[Any] = []
-            different = None if _same(self._value, again, unsure) else _difference(self._value, again)
-            if different is None and unsure:
-                # Values that cannot be compared: their stored bytes can.
-                stored = (
-                    bson.encode({"": each}, codec_options=_OPTIONS)
-                    for each in (self._values.to_stored(again), returned)
-                )
-                different = None if next(stored) == next(stored) else ""
-        except Exception as error:  # a validator of the user's may raise anything
-            returned_as = "as BSON returns it, with times in UTC and cut to milliseconds"
-            problem = f"does not fit the queue's model {returned_as}: {explain(error)}"
-            raise PayloadInvalid(self._argument, problem) from error
-        if different is not None:
-            raise PayloadInvalid(
-                self._argument + different,
-                "would come back as something else, since the model drops or changes a part of it "
-                "(an excluded field, a serializer, a subclass, a union, clashing aliases, a value made of a time, "
-                "a field typed Any); give the field the exact type of its value",
-            )
 
 
 def _kinds_asked_for(error: ValidationError) -> dict[int, type]:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import bson
 from bson import ObjectId
 
-from mongoq.data.arguments import Duration, count, duration, queue_name
+from mongoq.data.arguments import Duration, choice, count, duration, queue_name
 from mongoq.data.arguments import priority as checked_priority
 from mongoq.data.clock import milliseconds
 from mongoq.data.encoding.codec import HEADERS_LIMIT, Codec, Encoding
@@ -24,7 +24,6 @@ from mongoq.data.schedule.timetable import (
     Cron,
     Missed,
     Timetable,
-    check_missed,
     from_stored,
     timetable,
 )
@@ -170,6 +169,12 @@ def define(
         ModuleNotFoundError: a cron expression without cronsim.
     """
     checked = _check_options(name, **options)
+    if headers is not None:
+        if not isinstance(headers, Mapping):
+            raise ArgumentInvalid("headers", f"a document, not {type(headers).__name__}")
+        if own := {TICK_HEADER, SCHEDULE_HEADER} & headers.keys():
+            raise ArgumentInvalid(f"headers.{min(own)}", "mongoq writes this one itself, from the tick")
+        headers = encoding.encode("headers", headers, limit=HEADERS_LIMIT)
     has_value = not isinstance(payload, Default)
     if make is not None and has_value:
         raise ArgumentInvalid("make", "makes the payload; give either payload= or make=, not both")
@@ -183,7 +188,7 @@ def define(
         timetable=timetable(cron=cron, every=every, at=at, timezone=timezone, start=start),
         source="value" if has_value else "tick" if make is None else "function",
         wrapped=wrapped,
-        headers=_check_headers(headers, encoding),
+        headers=headers,
         function=None if make is None else function_name(make),
         **checked,
     )
@@ -201,7 +206,9 @@ def _check_options(
     version: Any = 0,
 ) -> dict[str, Any]:
     """Return the options that a schedule in code and a stored one have, checked."""
-    rule, far = check_missed(missed, horizon)
+    choice(missed, "missed", Missed)
+    if horizon is not None and missed == "skip":
+        raise ArgumentInvalid("horizon", "says how far back missed ticks are made, and missed='skip' makes none")
     spread, within = duration(0 if jitter is None else jitter, "jitter"), None
     if isinstance(expires, datetime):
         raise ArgumentInvalid("expires", "a time from each tick on, such as 600, and no date")
@@ -214,22 +221,12 @@ def _check_options(
         "name": queue_name(name, "name"),
         "queue": queue_name(queue),
         "priority": checked_priority(priority),
-        "missed": rule,
-        "horizon": far,
+        "missed": missed,
+        "horizon": None if horizon is None else duration(horizon, "horizon", zero=False),
         "jitter": spread,
         "version": count(version, "version", least=0),
         "expires": within,
     }
-
-
-def _check_headers(headers: Any, encoding: Encoding) -> Any:
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping):
-        raise ArgumentInvalid("headers", f"a document, not {type(headers).__name__}")
-    if own := {TICK_HEADER, SCHEDULE_HEADER} & headers.keys():
-        raise ArgumentInvalid(f"headers.{min(own)}", "mongoq writes this one itself, from the tick")
-    return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
 
 
 def function_name(function: Any) -> str:
@@ -259,11 +256,6 @@ def end_fields(following: datetime | None, now: datetime) -> dict[str, Any]:
     return {} if following is not None else {"expires": now + min(OVER_EXPIRY, datetime.max.replace(tzinfo=UTC) - now)}
 
 
-def tick_headers(headers: Any, tick: Tick) -> dict[str, Any]:
-    """Return the headers of a tick's item."""
-    return {**(headers or {}), TICK_HEADER: time_text(tick.at), SCHEDULE_HEADER: tick.name}
-
-
 # --- stored documents ----------------------------------------------------------------------------
 
 
@@ -278,13 +270,11 @@ class StoredSchedule(_Schedule):
     Attributes:
         document: the control document.
         identity: id of the schedule, new when it is removed and made anew.
-        edition: id of its present definition, new with each change.
         next: the next tick; ``None`` when there is none.
     """
 
     document: Mapping[str, Any]
     identity: ObjectId
-    edition: ObjectId
     next: datetime | None
 
     @property
@@ -310,33 +300,31 @@ class StoredSchedule(_Schedule):
 
 def read_schedule(document: Mapping[str, Any]) -> StoredSchedule:
     """Return a schedule as it is stored; raises ``ScheduleUnreadable``."""
-    identity, edition, due = (document.get(field) for field in ("identity", "edition", "next"))
+    identity, due = document.get("identity"), document.get("next")
     source, headers = document.get("source"), document.get("headers")
     try:
-        if not isinstance(identity, ObjectId) or not isinstance(edition, ObjectId):
+        if not isinstance(identity, ObjectId) or not isinstance(document.get("edition"), ObjectId):
             raise ScheduleUnreadable("it has no identity")
-        if due is not None and not isinstance(due, datetime):
-            raise ScheduleUnreadable(f"its next tick is no date: {due!r:.60}")
+        if not isinstance(due, datetime | None) or not isinstance(headers, Mapping | None):
+            raise ScheduleUnreadable("its next tick is no date, or its headers are no document")
         if source not in ("value", "tick", "function"):
             raise ScheduleUnreadable(f"its payload is of an unknown kind: {source!r:.60}")
-        if headers is not None and not isinstance(headers, Mapping):
-            raise ScheduleUnreadable("its headers are no document")
         options = {name: document.get(name) for name in ("queue", "priority", "missed", "horizon", "jitter", "version")}
         return StoredSchedule(
             document=document,
             identity=identity,
-            edition=edition,
             timetable=from_stored(document.get("what")),
             source=source,
             next=due,
             headers=headers,
-            **_check_options(_name(document), **options, expires=document.get("start_within")),
+            **_check_options(name_of_schedule(document), **options, expires=document.get("start_within")),
         )
     except ValueError as error:
         raise ScheduleUnreadable(str(error)) from error
 
 
-def _name(document: Mapping[str, Any]) -> str:
+def name_of_schedule(document: Mapping[str, Any]) -> str:
+    """Return the name of the schedule that a control document holds."""
     return str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
 
 
@@ -442,7 +430,7 @@ def to_record(document: Mapping[str, Any], now: datetime) -> ScheduleRecord:
     try:
         stored = read_schedule(document)
     except ScheduleUnreadable as error:
-        return ScheduleRecord(_name(document), trouble=f"it cannot be read: {error}")
+        return ScheduleRecord(name_of_schedule(document), trouble=f"it cannot be read: {error}")
     paused = document.get("paused") is True
     last, seen = (time if isinstance(time := document.get(field), datetime) else None for field in ("last", "seen"))
     late = timedelta(0) if paused or stored.next is None else now - stored.next

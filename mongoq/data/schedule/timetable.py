@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
-from mongoq.data.arguments import choice, duration, moment
+from mongoq.data.arguments import duration, moment
 from mongoq.data.clock import EPOCH, MILLISECOND
 from mongoq.errors import ArgumentInvalid
 
@@ -329,13 +329,3 @@ def select_ticks(
     limit = LATE if missed == "skip" else horizon
     ticks = [latest] if limit is None or now - latest <= limit else []
     return ticks, table.after(latest)
-
-
-def check_missed(missed: Any, horizon: Any) -> tuple[Missed, timedelta | None]:
-    """Check the rule for missed ticks and its horizon."""
-    choice(missed, "missed", Missed)
-    if horizon is None:
-        return missed, None
-    if missed == "skip":
-        raise ArgumentInvalid("horizon", "says how far back missed ticks are made, and missed='skip' makes none")
-    return missed, duration(horizon, "horizon", zero=False)

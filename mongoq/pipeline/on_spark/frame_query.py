@@ -327,10 +327,10 @@ class FrameQuery:
                 return  # all items were settled, but the checkpoint of the batch was not written
             token = ObjectId(first[0])
             broker = broker_at(part.place.of_driver)
-            claim = broker._run(read_notes, part.consumer, token)
+            note, other_ids = broker._run(read_notes, part.consumer, token)
             # The same claim with written outcomes means that the driver died after the mark: do not call the function
             # again, its result may differ.
-            is_written = claim.note == part.path
+            is_written = note == part.path
             if is_written:
                 try:
                     self._read_fates(spark)
@@ -341,7 +341,7 @@ class FrameQuery:
                 broker._run(write_note, part.consumer, token, part.path)
         finally:
             frame.unpersist()
-        self._settle(spark, token, {id_shown(id): id for id in claim.other_ids})
+        self._settle(spark, token, {id_shown(id): id for id in other_ids})
 
     def _read_fates(self, spark: SparkSession) -> DataFrame:
         return spark.read.schema(FATES).parquet(self._part.path)

@@ -16,8 +16,7 @@ from typing import Any, Self
 from mongoq.aio import AsyncBroker
 from mongoq.core.history.counters import QueueStats
 from mongoq.data.arguments import Duration, wait_seconds
-from mongoq.data.health import Health
-from mongoq.data.process import Local
+from mongoq.data.process import Health, Local
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.run.consumers import find_transactional, make_engine
 from mongoq.sync import Broker

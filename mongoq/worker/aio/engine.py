@@ -22,10 +22,9 @@ from mongoq.core.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
 from mongoq.core.settle.by_token import extend_leases, record_timeout
 from mongoq.core.state.context import BrokerContext
 from mongoq.core.wait.wait import is_drained
-from mongoq.data.health import Health
 from mongoq.data.item import id_key
 from mongoq.data.log_fields import log_fields
-from mongoq.data.process import dice
+from mongoq.data.process import Health, dice
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped, TransactionsUnavailable
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop

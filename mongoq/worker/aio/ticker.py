@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from mongoq.core.coordination.schedules import check_own_schedules, note_own_schedules
+from mongoq.core.coordination.schedules import note_own_schedules
 from mongoq.data.process import dice
 from mongoq.data.schedule.definition import Definition
 
@@ -37,13 +37,12 @@ class AsyncTicker:
     """Defines the schedules of a worker, and makes the ticks of all schedules of the collection.
 
     One ``find`` looks for schedules that are due within five seconds. It is sent every five seconds, and at each tick.
-    Another one reads, every five seconds, whether the schedules of this process's code were changed or removed.
     """
 
     def __init__(self, broker: Any, plans: Sequence[SchedulePlan]) -> None:
         self._broker = broker
         self._undefined = list(plans)
-        self._seen_at = self._checked_at = float("-inf")
+        self._seen_at = float("-inf")
 
     async def tick(self) -> float:
         """Make the ticks that are due, and return the seconds until the next look."""
@@ -56,9 +55,6 @@ class AsyncTicker:
         if now >= self._seen_at + SEEN_SECONDS:
             await self._broker._run(note_own_schedules)
             self._seen_at = now
-        if now >= self._checked_at + LOOK_SECONDS:
-            await self._broker._run(check_own_schedules)
-            self._checked_at = now  # only now: after an error they are looked at again
         # By chance, so that many workers do not look together. A schedule that cannot tick here is no reason to hurry.
         longest = LOOK_SECONDS * dice.uniform(0.8, 1.0)
         if following is None:

@@ -9,9 +9,8 @@ from typing import Any, TypeVar, Unpack
 
 from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.data.arguments import Duration, duration
-from mongoq.data.health import Health
-from mongoq.data.policy import RetryPolicy
-from mongoq.data.process import Local
+from mongoq.data.outcomes import RetryPolicy
+from mongoq.data.process import Health, Local
 from mongoq.data.schedule.definition import Tick, define, function_name
 from mongoq.data.schedule.timetable import Missed
 from mongoq.data.settings import (

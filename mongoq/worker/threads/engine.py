@@ -24,10 +24,9 @@ from mongoq.core_threads.coordination import heartbeats
 from mongoq.core_threads.coordination.repairs import repair_in_turn
 from mongoq.core_threads.settle.by_token import extend_leases, record_timeout
 from mongoq.core_threads.wait.wait import is_drained
-from mongoq.data.health import Health
 from mongoq.data.item import id_key
 from mongoq.data.log_fields import log_fields
-from mongoq.data.process import dice
+from mongoq.data.process import Health, dice
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped, TransactionsUnavailable
 from mongoq.worker.backlog import EXTENSION_DUE_SHARE

@@ -481,7 +481,7 @@ class KeyedRates:
             slots.add(taken)
             kept += starting
             for item, put_off in zip(alike[len(taken) :], put_offs, strict=True):
-                back = Release() if put_off is None else Release(time_of(math.ceil(put_off.until)), put_off.in_line)
+                back = Release() if put_off is None else Release(time_of(math.ceil(put_off[0])), in_line=put_off[1])
                 others.append((item, back))
             with self._lock:
                 if len(self._slots) >= MAX_KEYED:  # of items that went back unused
