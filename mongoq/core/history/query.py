@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from bson import DatetimeMS, Decimal128, ObjectId, Regex, Timestamp
@@ -33,17 +33,12 @@ from mongoq.data.clock import Clock, roughly_now
 from mongoq.data.encoding.codec import Encoding
 from mongoq.data.encoding.unreadable import UnreadableDocument
 from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_FIELDS, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
-from mongoq.data.item import Document, Item
+from mongoq.data.item import Document
 from mongoq.data.operators import where_filter
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable, FilterInvalid
 
-M = TypeVar("M")
 SLICE = 20_000
 """Documents that one command of a search examines, at most."""
-FIRST_SLICE = 1_000
-"""Documents that the first command of a search examines, at most: most searches end there."""
-SLICE_GROWTH = 4
-"""Factor from one slice to the next one."""
 PAGE = 500
 """Documents in one reply of a search, at most."""
 MAX_DELETED_ITEMS = 1_000
@@ -77,7 +72,7 @@ class Query:
         ids: only the items with these ids; ``None`` for all.
         started: time that counts as "now" for all pages; set by the first page.
         after: document that was read last; ``None`` before the first page.
-        last: document that ends the range; ``None`` for no such end.
+        last: document that ends the slice which is being read; ``None`` for no such end.
     """
 
     state: Selection
@@ -124,6 +119,10 @@ class Query:
             raise ArgumentInvalid("after[1]", f"the id of an item, not {position[1]!r:.100}: {error}") from error
         return replace(self, after=last)
 
+    def behind_slice(self) -> Query | None:
+        """Return the query of what is behind the slice that is being read; ``None`` if there is nothing."""
+        return None if self.last is None else replace(self, after=self.last, last=None)
+
     def narrow(self, filter: Mapping[str, Any]) -> Query:
         """Return the query of the items that match another filter as well."""
         return replace(self, where={"$and": [self.where, filter]} if self.where else filter)
@@ -166,8 +165,6 @@ class Query:
         filter, _ = self._divide(queue)
         if self.after is None and self.last is None:
             return filter
-        if self.state == "blocked":
-            return {**filter, "$and": _places_in_sequences(self.after, self.last)}
         # One scan of the index for each part.
         places = _places_between([name for name, _ in self.order], self.after, self.last)
         return {"$or": [{"$and": [filter, *place]} for place in places]}
@@ -197,17 +194,6 @@ def _first_id(seconds: float) -> ObjectId:
     return ObjectId(min(max(int(seconds), 0), MAX_ID_SECONDS).to_bytes(4, "big") + bytes(8))
 
 
-def _places_in_sequences(after: Document | None, last: Document | None) -> list[Mapping[str, Any]]:
-    """Return conditions of the blocked items after one document, up to another; a sequence has each ``place`` once."""
-    parts: list[Mapping[str, Any]] = []
-    for document, beyond, within in ((after, "$gt", "$gt"), (last, "$lt", "$lte")):
-        if document is not None:
-            sequence, place = document["sequence"], document["place"]
-            parts += [{"sequence": {f"{beyond}e": sequence}}]
-            parts += [{"$or": [{"sequence": {beyond: sequence}}, {"place": {within: place}}]}]
-    return parts
-
-
 Parts = list[dict[str, Any]]
 """Filters that must all match."""
 
@@ -216,65 +202,29 @@ def _places_between(fields: Sequence[str], after: Document | None, last: Documen
     """Return filters of the places after one document, up to another one, each of them one part of the index.
 
     ``fields`` are the fields of the order. Without ``after`` the places begin with the first one, and without ``last``
-    they end with the last one.
+    they end with the last one. A comparison on the server finds values of one type only; items of other programs may
+    have any id, and no number as their priority.
     """
     name, *others = fields
-    if not others:
-        return _ids_between(after, last)
     first, final = (None if end is None else {name: end.get(name)} for end in (after, last))
-    # ``repr``, because NaN is not equal to itself.
-    if first is not None and final is not None and (first == final or repr(first) == repr(final)):
+    if not others:
+        lowers: list[Any] = [{}] if first is None else [{name: values} for values in _later_values(name, first[name])]
+        uppers = [] if final is None else [{name: {"$not": values}} for values in _later_values(name, final[name])]
+        return [[lower, *uppers] for lower in lowers]
+    if first is not None and first == final:
         return [[first, *place] for place in _places_between(others, after, last)]
     begin = [] if first is None else [[first, *place] for place in _places_between(others, after, None)]
     end = [] if final is None else [[final, *place] for place in _places_between(others, None, last)]
-    return [*begin, *([{name: values}] for values in _values_between(name, first, final)), *end]
-
-
-def _values_between(name: str, first: Document | None, final: Document | None) -> list[Any]:
-    """Return conditions of the values between those of two documents."""
     lower = {} if first is None else {"$gt": first[name]}
     upper = {} if final is None else {"$lt": final[name]}
-    if name != "priority":
-        return [{**lower, **upper}]
-    # Another program may have left the priority out, or stored anything; a comparison finds values of one type only.
-    low = -1 if first is None else _rank(first[name])
-    high = len(PRIORITY_KINDS) if final is None else _rank(final[name])
-    between: list[Any] = [kind for rank, kind in enumerate(PRIORITY_KINDS) if low < rank < high]
-    if low == high:
-        return [{**lower, **upper}]
-    ends = [end for end, rank in ((lower, low), (upper, high)) if NUMBER <= rank < len(PRIORITY_KINDS)]
-    return [*between, *ends]
+    if first is not None and (first[name] is None or first[name] != first[name]):  # NaN
+        lower = {"$gte": -math.inf}
+    elif first is None and final is not None and isinstance(final[name], int | float):
+        upper = {"$not": {"$gte": final[name]}}
+    return [*begin, [{name: {**lower, **upper}}], *end]
 
 
-PRIORITY_KINDS: tuple[Any, ...] = (None, math.nan, {"$gte": -math.inf}, {"$gte": ""})
-"""Conditions of the kinds of priorities, as they sort: missing, not a number, numbers, texts."""
-NUMBER = 2
-"""Place of numbers among the kinds of priorities."""
-
-
-def _rank(priority: Any) -> int:
-    """Return the place of a priority among the kinds."""
-    if priority is None:
-        return 0
-    if not isinstance(priority, int | float | Decimal128):
-        return NUMBER + 1
-    return NUMBER if priority == priority else 1  # noqa: PLR0124  # only NaN is not equal to itself
-
-
-def _ids_between(after: Document | None, last: Document | None) -> list[Parts]:
-    """Return filters of the ids after that of one document, up to that of another one."""
-    lowers = [{}] if after is None else _later_ids(after["_id"])
-    if last is None:
-        return [[lower] for lower in lowers]
-    if not isinstance(last["_id"], ObjectId):
-        return [[lower, {"$nor": _later_ids(last["_id"])}] for lower in lowers]
-    if after is not None and isinstance(after["_id"], ObjectId):
-        return [[{"_id": {"$gt": after["_id"], "$lte": last["_id"]}}]]
-    # Ids of other types may come before an ObjectId; unlike ``$nor``, this is a bound of the scan.
-    return [[lower, {"_id": {"$not": {"$gt": last["_id"]}}}] for lower in lowers]
-
-
-_ID_TYPES: tuple[tuple[str, Any], ...] = (
+ID_TYPES: tuple[tuple[str, Any], ...] = (
     ("null", NoneType),
     ("number", (int, float, Decimal128)),
     ("string", str),
@@ -288,17 +238,16 @@ _ID_TYPES: tuple[tuple[str, Any], ...] = (
 """Types of ids in the server's sort order; a comparison on the server finds only values of the same type."""
 
 
-def _later_ids(id: Any) -> list[dict[str, Any]]:
-    """Return filters of the ids after this one; other programs may have used any type for their ids."""
-    if isinstance(id, ObjectId):
+def _later_values(name: str, value: Any) -> list[dict[str, Any]]:
+    """Return conditions of the ids after this one, or places; other programs may have used any type for their ids."""
+    if name == "place" or isinstance(value, ObjectId):
         # Ids of types that sort after all ObjectIds are too rare to ask for them every time.
-        return [{"_id": {"$gt": id}}]
-    fits = [place for place, (_, kinds) in enumerate(_ID_TYPES) if isinstance(id, kinds)]
+        return [{"$gt": value}]
     # The last match, because a bool is an int as well.
-    own = fits[-1] if fits else len(_ID_TYPES)
-    types = [name for name, _ in _ID_TYPES[own + 1 :]]
-    later = {"$gte": -math.inf} if id != id else {"$gt": id}  # noqa: PLR0124  # NaN is the least number
-    return [{"_id": later}, *([{"_id": {"$type": types}}] if types else [])]
+    own = max((place for place, (_, kinds) in enumerate(ID_TYPES) if isinstance(value, kinds)), default=len(ID_TYPES))
+    types = [name for name, _ in ID_TYPES[own + 1 :]]
+    later = {"$gte": -math.inf} if value != value else {"$gt": value}  # noqa: PLR0124  # NaN is the least number
+    return [later, *([{"$type": types}] if types else [])]
 
 
 def make_query(
@@ -349,12 +298,6 @@ class BoundedCount:
     def __add__(self, other: BoundedCount) -> BoundedCount:
         """Return the sum, which is exact if both numbers are."""
         return BoundedCount(self.number + other.number, self.exact and other.exact)
-
-
-async def history_page(context: QueueContext[M], query: Query) -> tuple[list[Item[M]], Query | None]:
-    """Read the items of one page, and return the query of the rest (``find``, majority read concern)."""
-    documents, rest = await documents_page(context, query)
-    return context.items(documents, context.broker.clock.now()), rest
 
 
 async def documents_page(
@@ -442,25 +385,22 @@ def refusal(error: Exception) -> str:
     return str(details["errmsg"] if isinstance(details, Mapping) and "errmsg" in details else error)
 
 
-async def read_slice(
-    context: QueueContext[Any], query: Query, *, examine: int = SLICE
-) -> tuple[list[Document], Query | None, int]:
-    """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
+async def read_slice(context: QueueContext[Any], query: Query) -> tuple[list[Document], Query | None, int]:
+    """Read the next matching documents of a query, a page of them at most, within one slice (two ``find``).
 
-    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
-    A slice may have no documents although there is a rest. Without a filter, or by ids, it is one page (one ``find``).
+    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents in the slice if it
+    is a new one, or more. There may be no documents although there is a rest. Without a filter, or by ids, a page is
+    one ``find``, and no slice.
     """
-    part, behind = query, None
-    if query.ids is None and query.conditions(context.name):
-        part, behind = await _cut_slice(context, query, count(examine, "examine"))
-    documents, rest = await documents_page(context, part)
-    if rest is None:
-        return documents, behind, examine
-    return documents, replace(rest, last=query.last), len(documents)
+    examined = 0
+    if query.ids is None and query.last is None and query.conditions(context.name):
+        query, examined = await _cut_slice(context, query, SLICE), SLICE
+    documents, rest = await documents_page(context, query)
+    return documents, rest or query.behind_slice(), examined or (0 if query.last else len(documents))
 
 
-async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[Query, Query | None]:
-    """Return the next slice of a query, and the query of what is behind it.
+async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> Query:
+    """Return the query of the next slice, which has no ``last`` at the end.
 
     The end of the slice is read from the keys of the index alone (``find``). The slice is what lies before it, whatever
     comes or goes meanwhile: no item is met twice, and none that stays is passed over.
@@ -477,37 +417,7 @@ async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> 
             problem = f"lacks the index {query.index.name}; run broker.ensure_indexes(), see 'mongoq doctor'"
             raise CollectionUnsuitable(broker.namespace, problem) from error
         raise
-    if len(ends) < 2:
-        return query, None
-    return replace(query, last=ends[0]), replace(query, after=ends[0])
-
-
-class Search:
-    """Reads the matching documents of a query, a slice at a time; slices grow while they do not fill a page.
-
-    Attributes:
-        rest: query of what is not read yet; ``None`` at the end.
-        examined: number of documents that were compared with the filter so far; at least so many.
-    """
-
-    def __init__(self, context: QueueContext[Any], query: Query) -> None:
-        self.rest: Query | None = query
-        self.examined = 0
-        self._context = context
-        self._page = query.page
-        self._size = FIRST_SLICE
-
-    async def read(self, room: float = math.inf) -> list[Document]:
-        """Read the next slice, ``room`` documents of it at most; it may be empty before the end."""
-        if self.rest is None:
-            return []
-        page = int(min(self._page, room))
-        rest = replace(self.rest, page=page)
-        documents, self.rest, examined = await read_slice(self._context, rest, examine=self._size)
-        # A full page leaves most of a slice unread, and the end of each slice is read first.
-        self._size = FIRST_SLICE if len(documents) >= page else min(SLICE, self._size * SLICE_GROWTH)
-        self.examined += examined
-        return documents
+    return query if len(ends) < 2 else replace(query, last=ends[0])
 
 
 async def search(
@@ -515,16 +425,19 @@ async def search(
 ) -> list[Document]:
     """Read the first ``limit`` matching documents of a query, slice by slice; undecodable ones come in addition.
 
-    It reads to the end if there are fewer. ``progress`` is called after each slice.
+    It reads to the end if there are fewer. ``progress`` is called after each page.
     """
-    found, missing = list[Document](), limit
-    pages = Search(context, replace(query, page=PAGE))
-    while missing > 0 and pages.rest is not None:
-        documents = await pages.read(missing if query.ids is None else PAGE)  # ids in any order: the first may be last
+    found, missing, examined = list[Document](), limit, 0
+    rest: Query | None = query
+    while missing > 0 and rest is not None:
+        # Ids may be given in any order: the first one may be the last to come.
+        page = PAGE if query.ids is not None else min(PAGE, missing)
+        documents, rest, more = await read_slice(context, replace(rest, page=page))
         found += documents
         missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
+        examined += more
         if progress is not None:
-            progress(pages.examined)
+            progress(examined)
     return found
 
 
@@ -543,7 +456,7 @@ async def count_range(
     number, examined, rest = 0, 0, query
     while examined < limit:
         size = min(SLICE, limit - examined)
-        part, behind = await _cut_slice(context, rest, size)
+        part = await _cut_slice(context, rest, size)
         hint = {} if context.broker.serverless else {"hint": part.index.pattern}
         try:
             number += await perform(Command("count_documents", {"filter": part.filter(context.name), **hint}))
@@ -553,6 +466,7 @@ async def count_range(
         examined += size
         if progress is not None:
             progress(examined)
+        behind = part.behind_slice()
         if behind is None:
             return BoundedCount(number)
         rest = behind

@@ -18,13 +18,10 @@ from mongoq.core.base.find import find_command, read_stored_batch
 from mongoq.core.command import Command, Unreadable, delete_many
 from mongoq.core.history.query import (
     BY_ID,
-    FIRST_SLICE,
     MAX_DELETED_ITEMS,
     PAGE,
     SLICE,
-    SLICE_GROWTH,
     BoundedCount,
-    M,
     Progress,
     Query,
     lacks_index,
@@ -38,16 +35,9 @@ from mongoq.core_threads.base.find import close_cursor, find_few, find_undecoded
 from mongoq.core_threads.base.retry import retry_once
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import delete_in_order
-from mongoq.data.arguments import count
 from mongoq.data.encoding.unreadable import UnreadableDocument
-from mongoq.data.item import Document, Item
+from mongoq.data.item import Document
 from mongoq.errors import CollectionUnsuitable
-
-
-def history_page(context: QueueContext[M], query: Query) -> tuple[list[Item[M]], Query | None]:
-    """Read the items of one page, and return the query of the rest (``find``, majority read concern)."""
-    documents, rest = documents_page(context, query)
-    return context.items(documents, context.broker.clock.now()), rest
 
 
 def documents_page(
@@ -103,25 +93,22 @@ def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool)
         return cursor["firstBatch"], cursor["id"]
 
 
-def read_slice(
-    context: QueueContext[Any], query: Query, *, examine: int = SLICE
-) -> tuple[list[Document], Query | None, int]:
-    """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
+def read_slice(context: QueueContext[Any], query: Query) -> tuple[list[Document], Query | None, int]:
+    """Read the next matching documents of a query, a page of them at most, within one slice (two ``find``).
 
-    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
-    A slice may have no documents although there is a rest. Without a filter, or by ids, it is one page (one ``find``).
+    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents in the slice if it
+    is a new one, or more. There may be no documents although there is a rest. Without a filter, or by ids, a page is
+    one ``find``, and no slice.
     """
-    part, behind = query, None
-    if query.ids is None and query.conditions(context.name):
-        part, behind = _cut_slice(context, query, count(examine, "examine"))
-    documents, rest = documents_page(context, part)
-    if rest is None:
-        return documents, behind, examine
-    return documents, replace(rest, last=query.last), len(documents)
+    examined = 0
+    if query.ids is None and query.last is None and query.conditions(context.name):
+        query, examined = _cut_slice(context, query, SLICE), SLICE
+    documents, rest = documents_page(context, query)
+    return documents, rest or query.behind_slice(), examined or (0 if query.last else len(documents))
 
 
-def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[Query, Query | None]:
-    """Return the next slice of a query, and the query of what is behind it.
+def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> Query:
+    """Return the query of the next slice, which has no ``last`` at the end.
 
     The end of the slice is read from the keys of the index alone (``find``). The slice is what lies before it, whatever
     comes or goes meanwhile: no item is met twice, and none that stays is passed over.
@@ -138,52 +125,25 @@ def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[
             problem = f"lacks the index {query.index.name}; run broker.ensure_indexes(), see 'mongoq doctor'"
             raise CollectionUnsuitable(broker.namespace, problem) from error
         raise
-    if len(ends) < 2:
-        return query, None
-    return replace(query, last=ends[0]), replace(query, after=ends[0])
-
-
-class Search:
-    """Reads the matching documents of a query, a slice at a time; slices grow while they do not fill a page.
-
-    Attributes:
-        rest: query of what is not read yet; ``None`` at the end.
-        examined: number of documents that were compared with the filter so far; at least so many.
-    """
-
-    def __init__(self, context: QueueContext[Any], query: Query) -> None:
-        self.rest: Query | None = query
-        self.examined = 0
-        self._context = context
-        self._page = query.page
-        self._size = FIRST_SLICE
-
-    def read(self, room: float = math.inf) -> list[Document]:
-        """Read the next slice, ``room`` documents of it at most; it may be empty before the end."""
-        if self.rest is None:
-            return []
-        page = int(min(self._page, room))
-        rest = replace(self.rest, page=page)
-        documents, self.rest, examined = read_slice(self._context, rest, examine=self._size)
-        # A full page leaves most of a slice unread, and the end of each slice is read first.
-        self._size = FIRST_SLICE if len(documents) >= page else min(SLICE, self._size * SLICE_GROWTH)
-        self.examined += examined
-        return documents
+    return query if len(ends) < 2 else replace(query, last=ends[0])
 
 
 def search(context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None) -> list[Document]:
     """Read the first ``limit`` matching documents of a query, slice by slice; undecodable ones come in addition.
 
-    It reads to the end if there are fewer. ``progress`` is called after each slice.
+    It reads to the end if there are fewer. ``progress`` is called after each page.
     """
-    found, missing = list[Document](), limit
-    pages = Search(context, replace(query, page=PAGE))
-    while missing > 0 and pages.rest is not None:
-        documents = pages.read(missing if query.ids is None else PAGE)  # ids in any order: the first may be last
+    found, missing, examined = list[Document](), limit, 0
+    rest: Query | None = query
+    while missing > 0 and rest is not None:
+        # Ids may be given in any order: the first one may be the last to come.
+        page = PAGE if query.ids is not None else min(PAGE, missing)
+        documents, rest, more = read_slice(context, replace(rest, page=page))
         found += documents
         missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
+        examined += more
         if progress is not None:
-            progress(pages.examined)
+            progress(examined)
     return found
 
 
@@ -202,7 +162,7 @@ def count_range(
     number, examined, rest = 0, 0, query
     while examined < limit:
         size = min(SLICE, limit - examined)
-        part, behind = _cut_slice(context, rest, size)
+        part = _cut_slice(context, rest, size)
         hint = {} if context.broker.serverless else {"hint": part.index.pattern}
         try:
             number += perform(Command("count_documents", {"filter": part.filter(context.name), **hint}))
@@ -212,6 +172,7 @@ def count_range(
         examined += size
         if progress is not None:
             progress(examined)
+        behind = part.behind_slice()
         if behind is None:
             return BoundedCount(number)
         rest = behind
