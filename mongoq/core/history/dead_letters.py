@@ -116,20 +116,6 @@ def selection(
 
     With ``until``, a filter leaves out letters that came after this time.
     """
-    failure = failure_filter(stage=stage, reason=reason, error=error)
-    letters = make_query(context, where=where, state=state, page=LETTERS_PER_PAGE)
-    if ids is not None:
-        if failure or (where, until) != (None, None):
-            raise ArgumentInvalid("ids", "choose by ids=, or by where=, stage=, reason= and error=, not by both")
-        return replace(letters, ids=read_ids(ids))
-    letters = letters.without_later(until, context.broker.clock)
-    if context.letters_of is not None:
-        letters = letters.narrow(died_in(context.letters_of))
-    return letters.narrow(failure) if failure else letters
-
-
-def failure_filter(*, stage: str | None, reason: str | None, error: str | None) -> dict[str, Any]:
-    """Return the filter of letters by stage, reason and type of error; empty when none of them is given."""
     given = (
         ("origin.stage", stage, "stage", STAGE_BYTES),
         ("origin.reason", reason, "reason", REASON_BYTES),
@@ -139,7 +125,16 @@ def failure_filter(*, stage: str | None, reason: str | None, error: str | None) 
         # A burial writes lone surrogates as escapes.
         if value is not None and any("\ud800" <= letter <= "\udfff" for letter in text(value, argument, limit)):
             raise ArgumentInvalid(argument, "cannot hold lone surrogates")
-    return {field: str(value) for field, value, _, _ in given if value is not None}
+    failure = {field: value for field, value, _, _ in given if value is not None}
+    letters = make_query(context, where=where, state=state, page=LETTERS_PER_PAGE)
+    if ids is not None:
+        if failure or (where, until) != (None, None):
+            raise ArgumentInvalid("ids", "choose by ids=, or by where=, stage=, reason= and error=, not by both")
+        return replace(letters, ids=read_ids(ids))
+    letters = letters.without_later(until, context.broker.clock)
+    if context.letters_of is not None:
+        letters = letters.narrow(died_in(context.letters_of))
+    return letters.narrow(failure) if failure else letters
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import find_few
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.base.retry import retry_once
-from mongoq.core.command import Command, WakeEvent, chunks, own_error
+from mongoq.core.command import Command, Duplicate, PartlyRefused, WakeEvent, chunks
 from mongoq.core.history.mistaken import log_no_history, refuse_mistake
 from mongoq.core.history.query import BY_ID, Query, documents_page, make_query, open_document, read_ids
 from mongoq.core.perform import perform, rest, run_beside, sleep
@@ -55,8 +55,6 @@ MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """Bytes of one document, at most; the server refuses larger ones."""
 LONGEST_WAIT_SECONDS = 60.0
 """Seconds after which a caller looks again whether its insert has ended."""
-DUPLICATE_KEY_CODE = 11000
-"""Code of the server's error for an id that exists already."""
 COPIED_FIELDS = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
 """Fields that a copy is made from."""
 STENCIL_FIELDS = frozenset(("priority", "attempts"))
@@ -87,11 +85,11 @@ async def replay(
     once: Duration,
     rate: float | None,
     progress: Progress | None,
-    dry_run: bool,
+    dry_run: Any,
     page: int,
 ) -> Replayed:
     """Copy processed items, page by page and chunk by chunk; all arguments are checked before anything is sent."""
-    task = Task(
+    task = _Task(
         context,
         hop_destination(context, hop, to) or destination(context, context),
         text(label, "label", LABEL_BYTES),
@@ -103,8 +101,25 @@ async def replay(
         hop,
     )
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_options(transform, progress, dry_run, rate)
-    query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
+    callbacks: tuple[tuple[Any, str], ...] = ((transform, "transform"), (progress, "progress"))
+    for function, argument in callbacks:
+        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+            raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {function!r}")
+    if not isinstance(dry_run, bool):
+        raise ArgumentInvalid("dry_run", f"True or False, not {dry_run!r}")
+    pace: Any = math.inf if rate is None else rate
+    if rate is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < math.inf):
+        raise ArgumentInvalid("rate", f"copies per second, a number above 0, not {rate!r}")
+    query = make_query(context, state="processed", page=page, since=since, until=until, where=where)
+    if after is not None:
+        if since is not None:
+            raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
+        query = query.behind(after, context.broker.encoding)
+    if ids is not None:
+        for argument, value in {"since": since, "until": until, "after": after, "where": where}.items():
+            if value is not None:
+                raise ArgumentInvalid(argument, "choose by ids=, or by since=, until=, after= and where=, not by both")
+        query = replace(query, ids=read_ids(ids))
     if dry_run:
         # It writes nothing, not even the options of a handle.
         await ensure_broker_ready(context.broker, write=False)
@@ -120,35 +135,6 @@ async def replay(
         await refuse_mistake(context, letters=False)
         await log_no_history(context)
     return result
-
-
-def _check_options(transform: Any, progress: Any, dry_run: Any, rate: Any) -> float:
-    """Check the other arguments, and return the number of copies per second, at most."""
-    for function, argument in ((transform, "transform"), (progress, "progress")):
-        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
-            raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {function!r}")
-    if not isinstance(dry_run, bool):
-        raise ArgumentInvalid("dry_run", f"True or False, not {dry_run!r}")
-    if rate is None:
-        return math.inf
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        raise ArgumentInvalid("rate", f"copies per second, a number above 0, not {rate!r}")
-    return rate
-
-
-def _check_range(context: QueueContext[Any], *, after: Any, ids: Any, page: int, **bounds: Any) -> Query:
-    """Return the query of the items to copy."""
-    query = make_query(context, state="processed", page=page, **bounds)
-    if after is not None:
-        if bounds["since"] is not None:
-            raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
-        query = query.behind(after, context.broker.encoding)
-    if ids is None:
-        return query
-    for argument, value in {**bounds, "after": after}.items():
-        if value is not None:
-            raise ArgumentInvalid(argument, "choose by ids=, or by since=, until=, after= and where=, not by both")
-    return replace(query, ids=read_ids(ids))
 
 
 def hop_destination(
@@ -169,8 +155,8 @@ def hop_destination(
     return target
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+@dataclass(slots=True)
+class _Task:
     """A checked replay: its queue, its target, and how each copy is made.
 
     With a ``hop``, a copy has the payload that the item had when it left that queue.
@@ -190,8 +176,8 @@ class Task:
     cutter: Cutter = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", CopyIds(self.target.name, self.label, self.hop))
-        object.__setattr__(self, "cutter", Cutter(self.context.name))
+        self.ids = CopyIds(self.target.name, self.label, self.hop)
+        self.cutter = Cutter(self.context.name)
 
     @property
     def as_stored(self) -> bool:
@@ -209,7 +195,7 @@ class _Source:
         missing: ids that no item was found for; it grows with each page.
     """
 
-    def __init__(self, task: Task, query: Query) -> None:
+    def __init__(self, task: _Task, query: Query) -> None:
         context = self._context = task.context
         self.missing: tuple[ObjectId, ...] = ()
         trail = {} if task.hop is None else {"trail": 1}
@@ -251,7 +237,7 @@ class _Source:
         return documents
 
 
-async def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
+async def _copy_all(task: _Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next.
 
     ``rate`` is the number of copies per second, at most; copies that exist already do not count.
@@ -303,7 +289,7 @@ class _Copy(NamedTuple):
 class _Chunk:
     """Copies of some documents, in their order, and what becomes of them; each document may still be bytes."""
 
-    def __init__(self, task: Task, documents: list[Document | bytes]) -> None:
+    def __init__(self, task: _Task, documents: list[Document | bytes]) -> None:
         self._task = task
         self._skipped = 0
         self._refusals: list[tuple[ObjectId, str]] = []
@@ -410,9 +396,17 @@ class _Chunk:
             run_beside(self._insert_all, self._done.set, copy_context())
 
     async def _insert_all(self) -> None:
+        """Insert the copies, again after a lost reply, and count the new ones."""
         try:
             for part in self._parts:
-                self._pushed += await _insert(part)
+                try:
+                    await retry_once(Command("insert_many", {"documents": part, "ordered": False}))
+                    self._pushed += len(part)
+                except PartlyRefused as refused:
+                    # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
+                    if not all(isinstance(error, Duplicate) for error in refused.refusals.values()):
+                        raise
+                    self._pushed += len(part) - len(refused.refusals)
             self._error = None
         except BaseException as error:  # for the caller
             self._error = error if isinstance(error, Exception) else BrokerClosed()  # async only: ``close`` cancels it
@@ -440,22 +434,6 @@ class _Chunk:
             refusals=tuple(self._refusals[:MAX_REFUSALS]),
             position=(self._last["processed"], self._last["_id"]),
         )
-
-
-async def _insert(envelopes: list[RawBSONDocument]) -> int:
-    """Insert new copies, again after a lost reply; return how many are new."""
-    try:
-        await retry_once(Command("insert_many", {"documents": envelopes, "ordered": False}))
-    except Exception as error:
-        details = getattr(own_error(error), "details", None)
-        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
-            raise
-        failures = details.get("writeErrors")
-        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
-        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
-            raise
-        return len(envelopes) - len(failures)
-    return len(envelopes)
 
 
 def mark_copy(item: Item[Any], label: str | None, now: datetime) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +16,12 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.core.command import Command, WakeEvent, chunks, own_error
-from mongoq.core.history.query import BY_ID, Query, open_document
+from mongoq.core.command import Command, Duplicate, PartlyRefused, WakeEvent, chunks
+from mongoq.core.history.query import BY_ID, Query, make_query, open_document, read_ids
 from mongoq.core.history.replay import (
     CHUNKS_PER_SECOND,
     CLOCK_TOLERANCE,
     COPIED_FIELDS,
-    DUPLICATE_KEY_CODE,
     IDS_PER_FIND,
     LABEL_BYTES,
     LONGEST_WAIT_SECONDS,
@@ -29,11 +29,9 @@ from mongoq.core.history.replay import (
     ORIGINALS_TOGETHER,
     STENCIL_FIELDS,
     Progress,
-    Task,
     Transform,
-    _check_options,
-    _check_range,
     _Copy,
+    _Task,
     hop_destination,
     mark_copy,
 )
@@ -80,11 +78,11 @@ def replay(
     once: Duration,
     rate: float | None,
     progress: Progress | None,
-    dry_run: bool,
+    dry_run: Any,
     page: int,
 ) -> Replayed:
     """Copy processed items, page by page and chunk by chunk; all arguments are checked before anything is sent."""
-    task = Task(
+    task = _Task(
         context,
         hop_destination(context, hop, to) or destination(context, context),
         text(label, "label", LABEL_BYTES),
@@ -96,8 +94,25 @@ def replay(
         hop,
     )
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_options(transform, progress, dry_run, rate)
-    query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
+    callbacks: tuple[tuple[Any, str], ...] = ((transform, "transform"), (progress, "progress"))
+    for function, argument in callbacks:
+        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+            raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {function!r}")
+    if not isinstance(dry_run, bool):
+        raise ArgumentInvalid("dry_run", f"True or False, not {dry_run!r}")
+    pace: Any = math.inf if rate is None else rate
+    if rate is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < math.inf):
+        raise ArgumentInvalid("rate", f"copies per second, a number above 0, not {rate!r}")
+    query = make_query(context, state="processed", page=page, since=since, until=until, where=where)
+    if after is not None:
+        if since is not None:
+            raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
+        query = query.behind(after, context.broker.encoding)
+    if ids is not None:
+        for argument, value in {"since": since, "until": until, "after": after, "where": where}.items():
+            if value is not None:
+                raise ArgumentInvalid(argument, "choose by ids=, or by since=, until=, after= and where=, not by both")
+        query = replace(query, ids=read_ids(ids))
     if dry_run:
         # It writes nothing, not even the options of a handle.
         ensure_broker_ready(context.broker, write=False)
@@ -125,7 +140,7 @@ class _Source:
         missing: ids that no item was found for; it grows with each page.
     """
 
-    def __init__(self, task: Task, query: Query) -> None:
+    def __init__(self, task: _Task, query: Query) -> None:
         context = self._context = task.context
         self.missing: tuple[ObjectId, ...] = ()
         trail = {} if task.hop is None else {"trail": 1}
@@ -167,7 +182,7 @@ class _Source:
         return documents
 
 
-def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
+def _copy_all(task: _Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next.
 
     ``rate`` is the number of copies per second, at most; copies that exist already do not count.
@@ -211,7 +226,7 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
 class _Chunk:
     """Copies of some documents, in their order, and what becomes of them; each document may still be bytes."""
 
-    def __init__(self, task: Task, documents: list[Document | bytes]) -> None:
+    def __init__(self, task: _Task, documents: list[Document | bytes]) -> None:
         self._task = task
         self._skipped = 0
         self._refusals: list[tuple[ObjectId, str]] = []
@@ -318,9 +333,17 @@ class _Chunk:
             run_beside(self._insert_all, self._done.set, copy_context())
 
     def _insert_all(self) -> None:
+        """Insert the copies, again after a lost reply, and count the new ones."""
         try:
             for part in self._parts:
-                self._pushed += _insert(part)
+                try:
+                    retry_once(Command("insert_many", {"documents": part, "ordered": False}))
+                    self._pushed += len(part)
+                except PartlyRefused as refused:
+                    # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
+                    if not all(isinstance(error, Duplicate) for error in refused.refusals.values()):
+                        raise
+                    self._pushed += len(part) - len(refused.refusals)
             self._error = None
         except BaseException as error:  # for the caller
             self._error = error
@@ -347,22 +370,6 @@ class _Chunk:
             refusals=tuple(self._refusals[:MAX_REFUSALS]),
             position=(self._last["processed"], self._last["_id"]),
         )
-
-
-def _insert(envelopes: list[RawBSONDocument]) -> int:
-    """Insert new copies, again after a lost reply; return how many are new."""
-    try:
-        retry_once(Command("insert_many", {"documents": envelopes, "ordered": False}))
-    except Exception as error:
-        details = getattr(own_error(error), "details", None)
-        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
-            raise
-        failures = details.get("writeErrors")
-        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
-        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
-            raise
-        return len(envelopes) - len(failures)
-    return len(envelopes)
 
 
 def find_originals(broker: BrokerContext, copies: Mapping[bytes, ObjectId], label: str) -> dict[bytes, dict[str, Any]]:
