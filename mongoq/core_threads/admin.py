@@ -26,7 +26,6 @@ from mongoq.core.admin import (
     SETTINGS_HORIZON,
     SWEEP_ID,
     Documents,
-    _forget,
 )
 from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE
 from mongoq.core.command import Command, Duplicate, delete_many
@@ -120,7 +119,14 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> int:
     named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
     forget_sequences(broker, queue)
     perform(delete_many({"$or": [named, limit_documents_filter(queue)]}))
-    _forget(broker, queue)
+    broker.stats = None
+    if state := broker.states.get(queue):
+        # Options in code are stored again when the queue is used.
+        state.store(paused=False, settings={})
+        state.asserted.clear()
+        state.ordered = False
+        state.fenced_off.clear()
+        broker.wake(queue)
     if (find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
         # It was pushed meanwhile, by a process that relied on the mark which has just gone.
         mark_ordered(context, joined=False)
@@ -166,14 +172,6 @@ def sweep(broker: BrokerContext) -> bool:
             consumed.add(str(stream.get("queue")))
     bound = read_topics(broker)
     in_use = non_empty.union(dead, bound, *bound.values(), consumed)
-    _sweep_settings(settings, in_use, now)
-    _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
-    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
-    _sweep_others(END_PREFIX, marks, marks_in_use, now)
-    return True
-
-
-def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> None:
     noted, woken, new, due = now - SETTINGS_HORIZON, [], [], []
     for name, document in settings.items():
         since = document.get("idle")
@@ -191,6 +189,10 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Non
     _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
     unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
     _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
+    _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
+    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
+    _sweep_others(END_PREFIX, marks, marks_in_use, now)
+    return True
 
 
 def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> None:
