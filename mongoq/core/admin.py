@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.core.base.bootstrap import ensure_broker_ready
-from mongoq.core.base.find import find_one
+from mongoq.core.base.find import find_few, find_one
 from mongoq.core.base.queue_settings import (
     CONTROL_PREFIX,
     COUNTERS_PREFIX,
@@ -32,7 +32,7 @@ from mongoq.core.coordination.limits import limit_documents_filter
 from mongoq.core.coordination.repairs import REPAIR_PREFIX
 from mongoq.core.history.counters import IDLE_QUEUE_HORIZON, flush
 from mongoq.core.history.dead_letters import selection
-from mongoq.core.history.query import Query, delete, refuse_filter
+from mongoq.core.history.query import Query, refuse_filter
 from mongoq.core.history.read import Selection, in_state, queues, read_controls
 from mongoq.core.perform import perform
 from mongoq.core.sequence.hold import delete_in_order, forget_sequences
@@ -43,6 +43,9 @@ from mongoq.data.sequence import HAS_PLACE, blocked_filter
 from mongoq.data.settings import queue_options
 from mongoq.data.stream_claim import STREAM_PREFIX
 from mongoq.errors import ArgumentInvalid, QueueNotEmpty
+
+MAX_DELETED_ITEMS = 1_000
+"""Items that one command deletes, at most, where ids are named."""
 
 
 async def purge(
@@ -75,9 +78,28 @@ async def purge(
         # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
         parts = [blocked, query.free(now)] if limit is None else [query.free(now), blocked]
     deleted = 0
+
+    async def remove(part: Query) -> int:
+        if part.state == "blocked":  # nothing behind them could follow
+            return await perform(delete_many(part.filter(context.name)))
+        return await delete_in_order(context, part.filter(context.name))
+
     try:
-        for part in parts:
-            deleted += await delete(context, part, room - deleted)
+        for part in (named for whole in parts for named in whole.split(MAX_DELETED_ITEMS)):
+            if room == math.inf:
+                deleted += await remove(part)
+                continue
+            rest = part
+            while deleted < room:
+                size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
+                fields = {**part.key_fields, "_id": 1}
+                page = await find_few(context.broker, filter, part.order, size, projection=fields, hint=rest.hint)
+                if not page:
+                    break
+                # An item may have been claimed, moved or settled since it was read: the delete repeats the filter.
+                deleted += await remove(part.narrow({"_id": {"$in": [document["_id"] for document in page]}}))
+                # From the beginning, the server would walk over the index entries that were just deleted.
+                rest = replace(rest, after=page[-1])
     except Exception as refused:
         refuse_filter(where, refused)
         raise

@@ -21,6 +21,7 @@ from mongoq.core.admin import (
     DELETION_DELAY,
     END_PREFIX,
     IDLE_SWEEP_INTERVAL,
+    MAX_DELETED_ITEMS,
     MAX_UPDATED_DOCUMENTS,
     NOT_PAUSED,
     SETTINGS_HORIZON,
@@ -37,12 +38,11 @@ from mongoq.core.history.query import Query, refuse_filter
 from mongoq.core.history.read import Selection, in_state
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
-from mongoq.core_threads.base.find import find_one
+from mongoq.core_threads.base.find import find_few, find_one
 from mongoq.core_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.core_threads.base.topics import read_bindings as read_topics
 from mongoq.core_threads.coordination.heartbeats import workers
 from mongoq.core_threads.history.counters import flush
-from mongoq.core_threads.history.query import delete
 from mongoq.core_threads.history.read import queues, read_controls
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import delete_in_order, forget_sequences
@@ -84,9 +84,28 @@ def purge(
         # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
         parts = [blocked, query.free(now)] if limit is None else [query.free(now), blocked]
     deleted = 0
+
+    def remove(part: Query) -> int:
+        if part.state == "blocked":  # nothing behind them could follow
+            return perform(delete_many(part.filter(context.name)))
+        return delete_in_order(context, part.filter(context.name))
+
     try:
-        for part in parts:
-            deleted += delete(context, part, room - deleted)
+        for part in (named for whole in parts for named in whole.split(MAX_DELETED_ITEMS)):
+            if room == math.inf:
+                deleted += remove(part)
+                continue
+            rest = part
+            while deleted < room:
+                size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
+                fields = {**part.key_fields, "_id": 1}
+                page = find_few(context.broker, filter, part.order, size, projection=fields, hint=rest.hint)
+                if not page:
+                    break
+                # An item may have been claimed, moved or settled since it was read: the delete repeats the filter.
+                deleted += remove(part.narrow({"_id": {"$in": [document["_id"] for document in page]}}))
+                # From the beginning, the server would walk over the index entries that were just deleted.
+                rest = replace(rest, after=page[-1])
     except Exception as refused:
         refuse_filter(where, refused)
         raise

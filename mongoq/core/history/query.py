@@ -23,16 +23,15 @@ from bson.errors import InvalidBSON
 from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import close_cursor, find_command, find_few, find_undecoded, read_stored_batch
 from mongoq.core.base.retry import retry_once
-from mongoq.core.command import Command, Unreadable, delete_many, own_error
+from mongoq.core.command import Command, Unreadable, own_error
 from mongoq.core.history.read import NOT_RESERVED, Selection, in_state
 from mongoq.core.perform import perform
-from mongoq.core.sequence.hold import delete_in_order
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import count, moment, object_id, read_list
 from mongoq.data.clock import Clock, roughly_now
 from mongoq.data.encoding.codec import Encoding
 from mongoq.data.encoding.unreadable import UnreadableDocument
-from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_FIELDS, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
+from mongoq.data.indexes import BEGINNING, CLAIM, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
 from mongoq.data.item import Document
 from mongoq.data.operators import where_filter
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable, FilterInvalid
@@ -41,19 +40,12 @@ SLICE = 20_000
 """Documents that one command of a search examines, at most."""
 PAGE = 500
 """Documents in one reply of a search, at most."""
-MAX_DELETED_ITEMS = 1_000
-"""Items that one command deletes, at most, where ids are named."""
 BY_ID = {"_id": 1}
 """Index of ids: with other fields in the filter, the server might read the whole queue."""
 MAX_ID_SECONDS = 2**32 - 1
 """Seconds since 1970 that an ObjectId can have, at most."""
 REFUSED_FILTER_CODES = (2, 9, 51091)
 """Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""
-KEY_FIELDS = {"processed": {"processed": 1}, "blocked": {"_id": 0, "sequence": 1, "place": 1}}
-"""Projection of an item's place in the order, by state; live items have ``CLAIM_FIELDS``.
-
-The ``_id`` is included but for blocked items: the server answers each from the index alone.
-"""
 
 Progress = Callable[[int], object]
 """Function of the caller that receives the number of items examined so far."""
@@ -96,9 +88,10 @@ class Query:
         return {"processed": HISTORY, "blocked": SEQUENCE}.get(str(self.state), CLAIM)
 
     @property
-    def key_fields(self) -> Mapping[str, int]:
-        """Projection of an item's place in the order."""
-        return KEY_FIELDS.get(str(self.state), CLAIM_FIELDS)
+    def key_fields(self) -> dict[str, int]:
+        """Projection of an item's place in the order, which the server answers from the index alone."""
+        fields = {name: 1 for name, _ in self.order}
+        return fields if "_id" in fields else {**fields, "_id": 0}
 
     @property
     def hint(self) -> Mapping[str, int] | None:
@@ -316,34 +309,32 @@ async def documents_page(
         named = replace(query, ids=ids).filter(context.name)
         documents = await find_few(broker, named, query.order, len(ids), hint=BY_ID, target="history", lenient=True)
         return documents, replace(query, ids=behind) if behind else None
-    find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
-    if fields is not None:
-        find["projection"] = fields
-    if not broker.serverless:
-        find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
-    hinted = find if query.hint is None or broker.serverless else {**find, "hint": query.hint}
-    try:
-        documents, id = await _read_reply(broker, hinted, as_stored=fields is not None)
-    except Exception as error:
-        if hinted is find or not lacks_index(error):
-            refuse_filter(query.where, error)
-            raise
-        # A collection without the index holds few items.
-        documents, id = await _read_reply(broker, find, as_stored=fields is not None)
-    if id:
-        # A page of large items takes no more memory than one reply (16 MB).
-        await close_cursor(broker, id)
-    if not id and len(documents) < query.page:
+    filter, fields_alone = query.filter(context.name), {} if fields is None else {"projection": fields}
+    if broker.serverless:
+        arguments = {"filter": filter, "sort": query.order, "limit": query.page, **fields_alone}
+        documents, cursor_id = await perform(Command("find", arguments, target="history")), 0
+    else:
+        find = {"filter": filter, "sort": dict(query.order), "limit": query.page, "batchSize": query.page}
+        find |= {**fields_alone, "readConcern": {"level": "majority"}}
+        try:
+            hint = {} if query.hint is None else {"hint": query.hint}
+            documents, cursor_id = await _read_reply(broker, {**find, **hint}, as_stored=fields is not None)
+        except Exception as error:
+            if query.hint is None or not lacks_index(error):
+                refuse_filter(query.where, error)
+                raise
+            # A collection without the index holds few items.
+            documents, cursor_id = await _read_reply(broker, find, as_stored=fields is not None)
+        if cursor_id:
+            # A page of large items takes no more memory than one reply (16 MB).
+            await close_cursor(broker, cursor_id)
+    if not cursor_id and len(documents) < query.page:
         return documents, None
     return documents, replace(query, after=open_document(broker, documents[-1]))
 
 
 async def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> tuple[list[Any], int]:
     """Return the documents of the server's first reply, and the id of the cursor for the others, 0 for none."""
-    if broker.serverless:
-        arguments = {**find, "sort": list(find["sort"].items())}
-        documents: list[Any] = await perform(Command("find", arguments, target="history"))
-        return documents, 0
     command = find_command(broker, find, as_stored=as_stored)
     try:
         cursor = await retry_once(command)
@@ -495,36 +486,3 @@ async def count_free(
         if not free.exact:
             break
     return free
-
-
-async def delete(context: QueueContext[Any], query: Query, room: float = math.inf) -> int:
-    """Delete the items of a query, ``room`` of them at most, and return how many.
-
-    Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in order and a
-    ``delete`` of them for each 1,000 items. Items that others wait for go in transactions, in which the next ones
-    follow.
-    """
-
-    async def remove(filter: dict[str, Any]) -> int:
-        if query.state == "blocked":  # nothing behind them could follow
-            return await perform(delete_many(filter))
-        return await delete_in_order(context, filter)
-
-    deleted = 0
-    for part in query.split(MAX_DELETED_ITEMS):
-        if room == math.inf:
-            deleted += await remove(part.filter(context.name))
-            continue
-        rest = part
-        while deleted < room:
-            size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
-            fields = {**query.key_fields, "_id": 1}
-            page = await find_few(context.broker, filter, query.order, size, projection=fields, hint=rest.hint)
-            if not page:
-                break
-            # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-            named = part.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-            deleted += await remove(named.filter(context.name))
-            # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
-            rest = replace(rest, after=page[-1])
-    return deleted

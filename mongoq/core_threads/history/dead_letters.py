@@ -46,7 +46,6 @@ from mongoq.core_threads.sequence.hold import find_held_from, release, take_back
 from mongoq.core_threads.sequence.leave import leave
 from mongoq.data.arguments import count
 from mongoq.data.copies import Replayed
-from mongoq.data.envelope import Document
 from mongoq.data.indexes import CLAIM_ORDER, SEQUENCE_ORDER
 from mongoq.data.item import id_key
 from mongoq.data.sequence import blocked_filter, held_entries, held_target
@@ -86,10 +85,28 @@ def revive(
         # programs may use ids that are not hashable.
         page = [letter for letter in page if repr(letter["_id"]) not in met]
         met.update(repr(letter["_id"]) for letter in page)
-        if page:
-            result += _hand_back(context, page, target, by_hop=hop is not None)
-            if progress is not None:
-                progress(result)
+        if not page:
+            continue
+        refusals: list[tuple[ObjectId, str]] = []
+        homes: dict[tuple[str, bool], list[Leaving]] = {}
+        for letter in page:
+            changes = _changes(context, letter, target, by_hop=hop is not None)
+            if isinstance(changes, str):
+                refusals.append((letter["_id"], changes))
+            else:
+                is_ordered = isinstance(letter.get("sequence"), str)
+                homes.setdefault((changes["q"], is_ordered), []).append((letter, changes))
+        moved = 0
+        for (queue, is_ordered), leaving in homes.items():
+            if is_ordered:
+                moved += _move_in_order(context, queue, leaving)
+            else:
+                moved += _move(context, queue, leaving, refusals)
+        context.count("move", moved)
+        skipped = len(page) - moved - len(refusals)
+        result += Replayed(len(page), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
+        if progress is not None:
+            progress(result)
     if not result.found and letters.ids != ():
         refuse_mistake(context, letters=True)
     return result
@@ -159,33 +176,6 @@ def find_releases(context: QueueContext[Any], chosen: Query) -> tuple[list[Relea
             items = BoundedCount(number, exact=number < limit)
             releases.append(ReleasedSequence(control["queue"], control["sequence"], items, first[0]["_id"]))
     return releases, max(0, len(ended) - MAX_RELEASES)
-
-
-def _hand_back(
-    context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
-) -> Replayed:
-    """Hand back one page, and count the results.
-
-    Letters that had sequences go in a transaction for each queue, to their places or to the ends; others in a bulk.
-    """
-    refusals: list[tuple[ObjectId, str]] = []
-    homes: dict[tuple[str, bool], list[Leaving]] = {}
-    for document in documents:
-        changes = _changes(context, document, target, by_hop=by_hop)
-        if isinstance(changes, str):
-            refusals.append((document["_id"], changes))
-        else:
-            is_ordered = isinstance(document.get("sequence"), str)
-            homes.setdefault((changes["q"], is_ordered), []).append((document, changes))
-    moved = 0
-    for (queue, is_ordered), letters in homes.items():
-        if is_ordered:
-            moved += _move_in_order(context, queue, letters)
-        else:
-            moved += _move(context, queue, letters, refusals)
-    context.count("move", moved)
-    skipped = len(documents) - moved - len(refusals)
-    return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
 
 
 def _move(

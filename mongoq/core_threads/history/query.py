@@ -9,16 +9,14 @@ compared with the filter.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from mongoq.core.base.find import find_command, read_stored_batch
-from mongoq.core.command import Command, Unreadable, delete_many
+from mongoq.core.command import Command, Unreadable
 from mongoq.core.history.query import (
     BY_ID,
-    MAX_DELETED_ITEMS,
     PAGE,
     SLICE,
     BoundedCount,
@@ -34,7 +32,6 @@ from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.find import close_cursor, find_few, find_undecoded
 from mongoq.core_threads.base.retry import retry_once
 from mongoq.core_threads.perform import perform
-from mongoq.core_threads.sequence.hold import delete_in_order
 from mongoq.data.encoding.unreadable import UnreadableDocument
 from mongoq.data.item import Document
 from mongoq.errors import CollectionUnsuitable
@@ -56,34 +53,32 @@ def documents_page(
         named = replace(query, ids=ids).filter(context.name)
         documents = find_few(broker, named, query.order, len(ids), hint=BY_ID, target="history", lenient=True)
         return documents, replace(query, ids=behind) if behind else None
-    find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
-    if fields is not None:
-        find["projection"] = fields
-    if not broker.serverless:
-        find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
-    hinted = find if query.hint is None or broker.serverless else {**find, "hint": query.hint}
-    try:
-        documents, id = _read_reply(broker, hinted, as_stored=fields is not None)
-    except Exception as error:
-        if hinted is find or not lacks_index(error):
-            refuse_filter(query.where, error)
-            raise
-        # A collection without the index holds few items.
-        documents, id = _read_reply(broker, find, as_stored=fields is not None)
-    if id:
-        # A page of large items takes no more memory than one reply (16 MB).
-        close_cursor(broker, id)
-    if not id and len(documents) < query.page:
+    filter, fields_alone = query.filter(context.name), {} if fields is None else {"projection": fields}
+    if broker.serverless:
+        arguments = {"filter": filter, "sort": query.order, "limit": query.page, **fields_alone}
+        documents, cursor_id = perform(Command("find", arguments, target="history")), 0
+    else:
+        find = {"filter": filter, "sort": dict(query.order), "limit": query.page, "batchSize": query.page}
+        find |= {**fields_alone, "readConcern": {"level": "majority"}}
+        try:
+            hint = {} if query.hint is None else {"hint": query.hint}
+            documents, cursor_id = _read_reply(broker, {**find, **hint}, as_stored=fields is not None)
+        except Exception as error:
+            if query.hint is None or not lacks_index(error):
+                refuse_filter(query.where, error)
+                raise
+            # A collection without the index holds few items.
+            documents, cursor_id = _read_reply(broker, find, as_stored=fields is not None)
+        if cursor_id:
+            # A page of large items takes no more memory than one reply (16 MB).
+            close_cursor(broker, cursor_id)
+    if not cursor_id and len(documents) < query.page:
         return documents, None
     return documents, replace(query, after=open_document(broker, documents[-1]))
 
 
 def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> tuple[list[Any], int]:
     """Return the documents of the server's first reply, and the id of the cursor for the others, 0 for none."""
-    if broker.serverless:
-        arguments = {**find, "sort": list(find["sort"].items())}
-        documents: list[Any] = perform(Command("find", arguments, target="history"))
-        return documents, 0
     command = find_command(broker, find, as_stored=as_stored)
     try:
         cursor = retry_once(command)
@@ -201,36 +196,3 @@ def count_free(
         if not free.exact:
             break
     return free
-
-
-def delete(context: QueueContext[Any], query: Query, room: float = math.inf) -> int:
-    """Delete the items of a query, ``room`` of them at most, and return how many.
-
-    Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in order and a
-    ``delete`` of them for each 1,000 items. Items that others wait for go in transactions, in which the next ones
-    follow.
-    """
-
-    def remove(filter: dict[str, Any]) -> int:
-        if query.state == "blocked":  # nothing behind them could follow
-            return perform(delete_many(filter))
-        return delete_in_order(context, filter)
-
-    deleted = 0
-    for part in query.split(MAX_DELETED_ITEMS):
-        if room == math.inf:
-            deleted += remove(part.filter(context.name))
-            continue
-        rest = part
-        while deleted < room:
-            size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
-            fields = {**query.key_fields, "_id": 1}
-            page = find_few(context.broker, filter, query.order, size, projection=fields, hint=rest.hint)
-            if not page:
-                break
-            # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-            named = part.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-            deleted += remove(named.filter(context.name))
-            # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
-            rest = replace(rest, after=page[-1])
-    return deleted
