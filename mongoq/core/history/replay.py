@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -127,10 +127,22 @@ async def replay(
         await ensure_ready(context, fresh=False)
         if isinstance(to, QueueContext):
             await ensure_ready(QueueContext(context.broker, to.options, to.codec), fresh=False)
-    source = _Source(task, query)
-    if query.ids is not None:
-        await source.locate(query.ids)
-    result = await _copy_all(task, source, room, pace, progress or (lambda _: None))
+    missing: tuple[ObjectId, ...] = ()
+    rest: Query | None = query
+    if query.ids is None:
+        # The end of the range is fixed now. Copies that a replay made into this queue are left out by their mark, so
+        # the clocks need not agree.
+        end = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
+        rest = replace(query, until=end).narrow({COPY_MARK: {"$ne": context.name}})
+    else:
+        fields, keys = {"processed": 1}, list[Document]()
+        for part in query.split(IDS_PER_FIND):
+            options: dict[str, Any] = {"projection": fields, "hint": BY_ID, "target": "history"}
+            keys += await find_few(context.broker, part.filter(context.name), [("_id", 1)], IDS_PER_FIND, **options)
+        order = tuple(key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"])))
+        missing = tuple(id for id in query.ids if id not in set(order))
+        rest = replace(query, ids=order) if order else None
+    result = await _copy_all(task, rest, missing, room=room, rate=pace, progress=progress or (lambda _: None))
     if not result.found and query.ids != ():
         await refuse_mistake(context, letters=False)
         await log_no_history(context)
@@ -184,79 +196,47 @@ class _Task:
         """True when payloads are copied without decoding them."""
         return self.transform is None and self.target.codec.untyped
 
-
-class _Source:
-    """Reads the items to copy, oldest first: those with the ids of the query, or those between two times.
-
-    The end of the range is fixed at the beginning, and copies that a replay made into this queue are left out by their
-    mark, so the clocks need not agree. Items that are copied without decoding are read as bytes.
-
-    Attributes:
-        missing: ids that no item was found for; it grows with each page.
-    """
-
-    def __init__(self, task: _Task, query: Query) -> None:
-        context = self._context = task.context
-        self.missing: tuple[ObjectId, ...] = ()
-        trail = {} if task.hop is None else {"trail": 1}
-        self._projection = {**COPIED_FIELDS, **trail} if task.as_stored else None
-        if query.ids is None:
-            until = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
-            query = replace(query, until=until).narrow({COPY_MARK: {"$ne": context.name}})
-        self._rest: Query | None = query
-        self._page = query.page
-
-    async def locate(self, ids: Sequence[ObjectId]) -> None:
-        """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
-        assert self._rest is not None
-        keys: list[Document] = []
-        for part in self._rest.split(IDS_PER_FIND):
-            keys += await find_few(
-                self._context.broker,
-                part.filter(self._context.name),
-                [("_id", 1)],
-                IDS_PER_FIND,
-                projection={"processed": 1},
-                hint=BY_ID,
-                target="history",
-            )
-        order = [key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"]))]
-        there = set(order)
-        self.missing = tuple(id for id in ids if id not in there)
-        self._rest = replace(self._rest, ids=tuple(order)) if order else None
-
-    async def read(self, room: float) -> list[Document | bytes]:
-        """Read the next page, ``room`` documents of it at most; it is empty at the end."""
-        documents: list[Any] = []
-        while not documents and self._rest is not None:
-            page = replace(self._rest, page=int(min(self._page, room)))
-            documents, self._rest = await documents_page(self._context, page, fields=self._projection)
-            if page.ids is not None:
-                there = {document["_id"] for document in documents}
-                self.missing += tuple(id for id in page.ids[: page.page] if id not in there)
-        return documents
+    @property
+    def fields(self) -> Mapping[str, int] | None:
+        """Projection of items that are read as bytes; ``None`` for items that are decoded whole."""
+        if not self.as_stored:
+            return None
+        return COPIED_FIELDS if self.hop is None else {**COPIED_FIELDS, "trail": 1}
 
 
-async def _copy_all(task: _Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
+async def _copy_all(
+    task: _Task,
+    rest: Query | None,
+    missing: tuple[ObjectId, ...],
+    *,
+    room: float,
+    rate: float,
+    progress: Progress,
+) -> Replayed:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next.
 
-    ``rate`` is the number of copies per second, at most; copies that exist already do not count.
+    ``rate`` is the number of copies per second, at most; copies that exist already do not count. ``missing`` are ids
+    that no item was found for.
     """
-    result, found, free = Replayed(), list[Document | bytes](), -math.inf
+    result, found, free = Replayed(), list[Any](), -math.inf
     pending: _Chunk | None = None
 
     async def finish(pending: _Chunk) -> None:
         nonlocal result, free
         more = await pending.receive()
         free += more.pushed / rate
-        result = replace(result + more, missing=source.missing)
+        result = replace(result + more, missing=missing)
         progress(result)
 
     while True:
         try:
-            if not found and room > 0:
-                found = await source.read(room)
+            while not found and room > 0 and rest is not None:
+                page = replace(rest, page=int(min(rest.page, room)))
+                found, rest = await documents_page(task.context, page, fields=task.fields)
                 room -= len(found)
+                if page.ids is not None:
+                    there = {document["_id"] for document in found}
+                    missing += tuple(id for id in page.ids[: page.page] if id not in there)
             # Small enough to keep the rate within a second.
             size = max(1, int(min(len(found), rate / CHUNKS_PER_SECOND)))
             documents, found = found[:size], found[size:]
@@ -269,7 +249,7 @@ async def _copy_all(task: _Task, source: _Source, room: float, rate: float, prog
         if pending is not None:
             await finish(pending)
         if chunk is None:
-            return replace(result, missing=source.missing)
+            return replace(result, missing=missing)
         if not task.dry_run:
             if (pause := free - time.monotonic()) > 0:
                 await sleep(pause)
