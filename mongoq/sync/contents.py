@@ -53,7 +53,7 @@ class ItemSelection(Runner[QueueContext[M]]):
     """Items of a queue that are chosen by state, time and payload, made by ``queue.select``.
 
     Making one needs no I/O. Filters are evaluated slice by slice, so that no command keeps the server busy with a whole
-    queue; ``progress`` is a plain function that is called after each slice, with how many items it has passed at most.
+    queue; ``progress`` is a plain function that is called after each page, with how many items it has passed at most.
     Documents of other programs that cannot be decoded are left out; a warning names them. ``FilterInvalid`` is raised
     if the server refuses the filter, and ``PayloadInvalid`` for a payload that does not fit the model.
 

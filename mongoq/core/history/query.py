@@ -379,15 +379,15 @@ def refusal(error: Exception) -> str:
 async def read_slice(context: QueueContext[Any], query: Query) -> tuple[list[Document], Query | None, int]:
     """Read the next matching documents of a query, a page of them at most, within one slice (two ``find``).
 
-    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents in the slice if it
-    is a new one, or more. There may be no documents although there is a rest. Without a filter, or by ids, a page is
-    one ``find``, and no slice.
+    Returns the documents, the query of the rest, ``None`` at the end, and how many documents it has passed, at most.
+    There may be no documents although there is a rest. Without a filter, or by ids, there are no slices (one ``find``).
     """
-    examined = 0
     if query.ids is None and query.last is None and query.conditions(context.name):
-        query, examined = await _cut_slice(context, query, SLICE), SLICE
+        query = await _cut_slice(context, query, SLICE)
     documents, rest = await documents_page(context, query)
-    return documents, rest or query.behind_slice(), examined or (0 if query.last else len(documents))
+    if rest is None:
+        return documents, query.behind_slice(), SLICE
+    return documents, rest, len(documents)
 
 
 async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> Query:
