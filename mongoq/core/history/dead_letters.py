@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -302,59 +301,53 @@ async def _move(
 
 
 async def _move_in_order(context: QueueContext[Any], queue: str, letters: Sequence[Leaving]) -> int:
-    """Move letters that had sequences, in a transaction: to their places, or to the ends."""
-    await ensure_possible(context.broker)
-    home = QueueContext(context.broker, queue_options(queue), context.broker.untyped)
-    await ensure_ready(home)
-    await mark_ordered(home, joined=False)
-    entered, promoted = await run_atomic(context.broker, partial(_enter_again, context, home, letters))
-    context.broker.counters.add(queue, "put", len(entered))
-    for update in entered:
-        if "when" in update:
-            context.broker.record_put(queue, update["when"], is_new=False)
-    record_promoted(context.broker, promoted)
-    return len(entered)
-
-
-async def _enter_again(
-    context: QueueContext[Any], home: QueueContext[Any], letters: Sequence[Leaving]
-) -> tuple[list[dict[str, Any]], list[Promoted]]:
-    """Move the letters that no caller holds to the ends of their sequences, inside a transaction.
+    """Move letters that had sequences to the ends of these, in a transaction; return how many went.
 
     A letter that holds its sequence goes back to its place in it, or lets the next item follow if it goes elsewhere.
     """
-    now, when = context.broker.clock.now(), context.broker.clock.stamp()
-    updates = {
-        id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
-    }
-    ids = [letter["_id"] for letter, _ in letters]
-    free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
-    documents = await find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
-    here = {id_key(document["_id"]) for document in documents}
-    leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
-    places, freed = await take_back(context.broker, home.name, leaving)
-    new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
-    entries = await enter_all(context.broker, [(home.name, sequence) for sequence in new])
-    entered, statements = [], []
-    for letter in leaving:
-        arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
-        place = {"place": places[key]} if key in places else entries[home.name, letter["sequence"]].take(when)
-        changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
-        unset = dict(arguments["update"]["$unset"])
-        if held_target(letter) is not None:
-            unset["origin.place"] = ""
-        if "ready_from" in place:
-            del changes["when"]
-            unset["when"] = ""
-        statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
-        entered.append(changes)
-    await send_statements(context.broker, statements)
-    # A letter may have had a place in a sequence of the dead queue itself.
-    left = Counter(letter["sequence"] for letter in leaving if "place" in letter)
-    promoted = await leave(context.broker, context.name, left)
-    targets = (held_target(letter) for letter in leaving if id_key(letter["_id"]) not in places)
-    followed = await release(context.broker, (target for target in targets if target is not None))
-    return entered, [*freed, *promoted, *followed, *(item for entry in entries.values() for item in entry.promoted)]
+    broker = context.broker
+    await ensure_possible(broker)
+    home = QueueContext(broker, queue_options(queue), broker.untyped)
+    await ensure_ready(home)
+    await mark_ordered(home, joined=False)
+
+    async def enter() -> tuple[list[dict[str, Any]], list[Promoted]]:
+        now, when = broker.clock.now(), broker.clock.stamp()
+        ids = [letter["_id"] for letter, _ in letters]
+        free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
+        documents = await find_few(broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
+        here = {id_key(document["_id"]) for document in documents}
+        leaving = [(letter, fields) for letter, fields in letters if id_key(letter["_id"]) in here]
+        places, freed = await take_back(broker, queue, [letter for letter, _ in leaving])
+        others = [letter for letter, _ in leaving if id_key(letter["_id"]) not in places]
+        entries = await enter_all(broker, [(queue, letter["sequence"]) for letter in others])
+        entered, statements = [], []
+        for letter, fields in leaving:
+            arguments, key = _update(context, {"_id": letter["_id"]}, fields, now, when), id_key(letter["_id"])
+            place = {"place": places[key]} if key in places else entries[queue, letter["sequence"]].take(when)
+            changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
+            unset = dict(arguments["update"]["$unset"])
+            if held_target(letter) is not None:
+                unset["origin.place"] = ""
+            if "ready_from" in place:
+                del changes["when"]
+                unset["when"] = ""
+            statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
+            entered.append(changes)
+        await send_statements(broker, statements)
+        # A letter may have had a place in a sequence of the dead queue itself.
+        left = Counter(letter["sequence"] for letter, _ in leaving if "place" in letter)
+        promoted = [*freed, *(await leave(broker, context.name, left))]
+        promoted += await release(broker, [target for letter in others if (target := held_target(letter)) is not None])
+        return entered, [*promoted, *(item for entry in entries.values() for item in entry.promoted)]
+
+    entered, promoted = await run_atomic(broker, enter)
+    broker.counters.add(queue, "put", len(entered))
+    for update in entered:
+        if "when" in update:
+            broker.record_put(queue, update["when"], is_new=False)
+    record_promoted(broker, promoted)
+    return len(entered)
 
 
 def _changes(
