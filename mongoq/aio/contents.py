@@ -13,7 +13,7 @@ from mongoq.core.coordination.limits import read_limits
 from mongoq.core.history import dead_letters, query, read, replay
 from mongoq.core.history.dead_letters import FailureGroup, ReleasedSequence
 from mongoq.core.history.mistaken import log_no_history
-from mongoq.core.history.query import PAGE, BoundedCount, Query, Search, history_page, make_query
+from mongoq.core.history.query import PAGE, BoundedCount, Query, make_query
 from mongoq.core.history.read import Counts, Selection, blocked_by
 from mongoq.core.history.transfer import ImportResult, check_history, check_import, exported_fields, import_items
 from mongoq.core.push.draft import DEFAULT_REMEMBER
@@ -50,7 +50,7 @@ class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
     """Items of a queue that are chosen by state, time and payload, made by ``queue.select``.
 
     Making one needs no I/O. Filters are evaluated slice by slice, so that no command keeps the server busy with a whole
-    queue; ``progress`` is a plain function that is called after each slice, with how many items it has passed at most.
+    queue; ``progress`` is a plain function that is called after each page, with how many items it has passed at most.
     Documents of other programs that cannot be decoded are left out; a warning names them. ``FilterInvalid`` is raised
     if the server refuses the filter, and ``PayloadInvalid`` for a payload that does not fit the model.
 
@@ -124,11 +124,14 @@ class AsyncItemSelection(AsyncRunner[QueueContext[M]]):
         return await self._run(dead_letters.find_releases, self.query)
 
     async def _slices(self, page: int, progress: Callable[[int], object] | None) -> AsyncIterator[list[Document]]:
-        search = Search(self._context, replace(self.query, page=page))
-        while search.rest is not None:
-            yield await self._run_given(search.read)
+        examined = 0
+        rest: Query | None = replace(self.query, page=page)
+        while rest is not None:
+            documents, rest, more = await self._run(query.read_slice, rest)
+            yield documents
+            examined += more
             if progress is not None:
-                progress(search.examined)
+                progress(examined)
 
     def _items(self, documents: list[Document]) -> list[Item[M]]:
         return self._context.items(documents, self._context.broker.clock.now())
@@ -304,10 +307,10 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         rest: Query | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            items, behind = await self._run(history_page, rest)
-            for item in items:
+            documents, behind = await self._run(query.documents_page, rest)
+            for item in self._context.items(documents, self._context.broker.clock.now()):
                 yield item
-            if rest is wanted and behind is None and not items and wanted.state == "processed":
+            if rest is wanted and not documents and wanted.state == "processed":
                 await self._run(log_no_history)
             rest = behind
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.core.base.bootstrap import ensure_broker_ready
-from mongoq.core.base.find import find_one
+from mongoq.core.base.find import find_few, find_one
 from mongoq.core.base.queue_settings import (
     CONTROL_PREFIX,
     COUNTERS_PREFIX,
@@ -32,11 +32,7 @@ from mongoq.core.coordination.limits import limit_documents_filter
 from mongoq.core.coordination.repairs import REPAIR_PREFIX
 from mongoq.core.history.counters import IDLE_QUEUE_HORIZON, flush
 from mongoq.core.history.dead_letters import selection
-from mongoq.core.history.query import (
-    Query,
-    delete,
-    refuse_filter,
-)
+from mongoq.core.history.query import Query, refuse_filter
 from mongoq.core.history.read import Selection, in_state, queues, read_controls
 from mongoq.core.perform import perform
 from mongoq.core.sequence.hold import delete_in_order, forget_sequences
@@ -47,6 +43,9 @@ from mongoq.data.sequence import HAS_PLACE, blocked_filter
 from mongoq.data.settings import queue_options
 from mongoq.data.stream_claim import STREAM_PREFIX
 from mongoq.errors import ArgumentInvalid, QueueNotEmpty
+
+MAX_DELETED_ITEMS = 1_000
+"""Items that one command deletes, at most, where ids are named."""
 
 
 async def purge(
@@ -79,9 +78,28 @@ async def purge(
         # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
         parts = [blocked, query.free(now)] if limit is None else [query.free(now), blocked]
     deleted = 0
+
+    async def remove(part: Query) -> int:
+        if part.state == "blocked":  # nothing behind them could follow
+            return await perform(delete_many(part.filter(context.name)))
+        return await delete_in_order(context, part.filter(context.name))
+
     try:
-        for part in parts:
-            deleted += await delete(context, part, room - deleted)
+        for part in (named for whole in parts for named in whole.split(MAX_DELETED_ITEMS)):
+            if room == math.inf:
+                deleted += await remove(part)
+                continue
+            rest = part
+            while deleted < room:
+                size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
+                fields = {**part.key_fields, "_id": 1}
+                page = await find_few(context.broker, filter, part.order, size, projection=fields, hint=rest.hint)
+                if not page:
+                    break
+                # An item may have been claimed, moved or settled since it was read: the delete repeats the filter.
+                deleted += await remove(part.narrow({"_id": {"$in": [document["_id"] for document in page]}}))
+                # From the beginning, the server would walk over the index entries that were just deleted.
+                rest = replace(rest, after=page[-1])
     except Exception as refused:
         refuse_filter(where, refused)
         raise
@@ -114,23 +132,18 @@ async def drop(broker: BrokerContext, name: str, *, force: bool) -> int:
     named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
     await forget_sequences(broker, queue)
     await perform(delete_many({"$or": [named, limit_documents_filter(queue)]}))
-    _forget(broker, queue)
-    if (await find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
-        # It was pushed meanwhile, by a process that relied on the mark which has just gone.
-        await mark_ordered(context, joined=False)
-    return deleted
-
-
-def _forget(broker: BrokerContext, queue: str) -> None:
-    """Reset this process's state of the queue; options in code are stored again when it is used."""
     broker.stats = None
-    state = broker.states.get(queue)
-    if state is not None:
+    if state := broker.states.get(queue):
+        # Options in code are stored again when the queue is used.
         state.store(paused=False, settings={})
         state.asserted.clear()
         state.ordered = False
         state.fenced_off.clear()
         broker.wake(queue)
+    if (await find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
+        # It was pushed meanwhile, by a process that relied on the mark which has just gone.
+        await mark_ordered(context, joined=False)
+    return deleted
 
 
 SWEEP_ID = "lease:idle-queues"
@@ -189,14 +202,6 @@ async def sweep(broker: BrokerContext) -> bool:
             consumed.add(str(stream.get("queue")))
     bound = await read_topics(broker)
     in_use = non_empty.union(dead, bound, *bound.values(), consumed)
-    await _sweep_settings(settings, in_use, now)
-    await _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
-    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
-    await _sweep_others(END_PREFIX, marks, marks_in_use, now)
-    return True
-
-
-async def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> None:
     noted, woken, new, due = now - SETTINGS_HORIZON, [], [], []
     for name, document in settings.items():
         since = document.get("idle")
@@ -214,6 +219,10 @@ async def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) 
     await _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
     unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
     await _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
+    await _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
+    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
+    await _sweep_others(END_PREFIX, marks, marks_in_use, now)
+    return True
 
 
 async def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> None:

@@ -103,11 +103,6 @@ class JoinSpec:
         """Names of the queues that items arrive by."""
         return tuple(self.by_name)
 
-    @cached_property
-    def where_parked(self) -> Mapping[str, Any]:
-        """Condition that finds waiting items."""
-        return {"q": self.parked.name}
-
     def others(self, queue: str) -> tuple[str, ...]:
         """Return the names of the other queues."""
         return tuple(other for other in self.queues if other != queue)
@@ -299,9 +294,21 @@ async def _settle_arrivals(
     clock = spec.parked.broker.clock
     plan = await make_plan(spec, arrivals)
     doing = JoinTransaction(spec, clock.now(), clock.stamp())
-    for arrival, partner_arrivals in plan.meetings:
-        partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in partner_arrivals.items()}
-        doing.join([_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues])
+    for arrival, partners in plan.meetings:
+        members = []
+        for queue in spec.queues:
+            partner = arrival if queue == arrival.queue else partners[queue]
+            if isinstance(partner, Arrival):
+                members.append(_own(spec, partner))
+                continue
+            # As it was in its first queue. A process that gives it up at this moment comes too late.
+            context, document = spec.by_name[queue], plan.waiting[partner.text]
+            parked = document["parked"]
+            as_it_came = {**document, "q": queue, "token": None, "key": parked.get("key")}
+            at = parked.get("at")
+            item = context.raw_item(as_it_came, at if isinstance(at, datetime) else clock.now())
+            members.append(Member(context, item, {"q": spec.parked.name}))
+        doing.join(members)
     for place, arrival in plan.parking.items():
         doing.park(arrival, place)
     for arrival in plan.late:
@@ -322,18 +329,6 @@ async def _settle_arrivals(
 
 def _own(spec: JoinSpec, arrival: Arrival) -> Member:
     return Member(spec.by_name[arrival.queue], arrival.item)
-
-
-def _partner(spec: JoinSpec, queue: str, member: Arrival | Place, waiting: Mapping[str, Document]) -> Member:
-    """Return a partner as it was in its first queue; a process that gives it up at this moment comes too late."""
-    if isinstance(member, Arrival):
-        return _own(spec, member)
-    context, document = spec.by_name[queue], waiting[member.text]
-    parked = document["parked"]
-    as_it_came = {**document, "q": context.name, "token": None, "key": parked.get("key")}
-    at = parked.get("at")
-    item = context.raw_item(as_it_came, at if isinstance(at, datetime) else spec.parked.broker.clock.now())
-    return Member(context, item, spec.where_parked)
 
 
 async def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> dict[Any, Exception]:
@@ -450,7 +445,7 @@ def make_pair(doing: JoinTransaction, members: Sequence[Member | None]) -> Outpu
         [None if member is None else member.item.stored("payload") for member in members],
         id=ObjectId(),
         when=doing.when,
-        priority=min(priority_of(member.item) for member in there),
+        priority=min(member.item.priority for member in there),
         headers=join_headers([member.item.headers for member in there]) or None,
         once=None,
     )
@@ -464,12 +459,6 @@ def make_pair(doing: JoinTransaction, members: Sequence[Member | None]) -> Outpu
     if len(raw.raw) > SIZE_LIMIT:
         raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
     return Output(document, raw)
-
-
-def priority_of(item: Item[Any]) -> int:
-    """Return the priority of an item; 0 if it is no int, since other programs may have written anything."""
-    priority: Any = item.priority
-    return priority if isinstance(priority, int) else 0
 
 
 def _join_trails(doing: JoinTransaction, members: Sequence[Member]) -> list[Any]:
@@ -529,8 +518,21 @@ async def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Plan:
             following -= {document["key"] for document in held}
         empty_places |= following | {place.text for place in missing}
     plan.waiting = waiting
-    if coming:
-        _postpone(spec, plan, coming, empty_places)
+    # Put off arrivals with partners that are about to arrive; nothing is written for one that is alone with its value.
+    for place, arrival in reversed(list(plan.parking.items()) if coming else []):
+        if arrival.item.stored(MISSED_FIELD):
+            continue  # ``record_return`` must count its return once, and an arrival that is put off is planned again
+        meeting, turns = plan.states[arrival.key], arrival.turns or {}
+        absent = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, empty_places) is None]
+        is_patient = all(
+            queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in absent
+        )
+        # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
+        if is_patient and meeting.unpark(place):
+            plan.put_off.append(plan.parking.pop(place))
+    settled = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
+    for key in {arrival.key for arrival in plan.put_off} - {arrival.key for arrival in settled}:
+        del plan.states[key]
     return plan
 
 
@@ -562,24 +564,3 @@ def _plan_arrivals(
         else:
             plan.parking[meeting.park(queue)] = arrival
     return plan
-
-
-def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], empty_places: set[str]) -> None:
-    """Put off arrivals with partners that are about to arrive.
-
-    Nothing is written for an arrival that is alone with its value.
-    """
-    for place, arrival in reversed(list(plan.parking.items())):
-        if arrival.item.stored(MISSED_FIELD):
-            continue  # ``record_return`` must count its return once, and an arrival that is put off is planned again
-        meeting, turns = plan.states[arrival.key], arrival.turns or {}
-        missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, empty_places) is None]
-        is_patient = all(
-            queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in missing
-        )
-        # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
-        if is_patient and meeting.unpark(place):
-            plan.put_off.append(plan.parking.pop(place))
-    settled = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
-    for key in {arrival.key for arrival in plan.put_off} - {arrival.key for arrival in settled}:
-        del plan.states[key]

@@ -21,12 +21,12 @@ from mongoq.core.admin import (
     DELETION_DELAY,
     END_PREFIX,
     IDLE_SWEEP_INTERVAL,
+    MAX_DELETED_ITEMS,
     MAX_UPDATED_DOCUMENTS,
     NOT_PAUSED,
     SETTINGS_HORIZON,
     SWEEP_ID,
     Documents,
-    _forget,
 )
 from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE
 from mongoq.core.command import Command, Duplicate, delete_many
@@ -38,12 +38,11 @@ from mongoq.core.history.query import Query, refuse_filter
 from mongoq.core.history.read import Selection, in_state
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
-from mongoq.core_threads.base.find import find_one
+from mongoq.core_threads.base.find import find_few, find_one
 from mongoq.core_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.core_threads.base.topics import read_bindings as read_topics
 from mongoq.core_threads.coordination.heartbeats import workers
 from mongoq.core_threads.history.counters import flush
-from mongoq.core_threads.history.query import delete
 from mongoq.core_threads.history.read import queues, read_controls
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import delete_in_order, forget_sequences
@@ -85,9 +84,28 @@ def purge(
         # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
         parts = [blocked, query.free(now)] if limit is None else [query.free(now), blocked]
     deleted = 0
+
+    def remove(part: Query) -> int:
+        if part.state == "blocked":  # nothing behind them could follow
+            return perform(delete_many(part.filter(context.name)))
+        return delete_in_order(context, part.filter(context.name))
+
     try:
-        for part in parts:
-            deleted += delete(context, part, room - deleted)
+        for part in (named for whole in parts for named in whole.split(MAX_DELETED_ITEMS)):
+            if room == math.inf:
+                deleted += remove(part)
+                continue
+            rest = part
+            while deleted < room:
+                size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
+                fields = {**part.key_fields, "_id": 1}
+                page = find_few(context.broker, filter, part.order, size, projection=fields, hint=rest.hint)
+                if not page:
+                    break
+                # An item may have been claimed, moved or settled since it was read: the delete repeats the filter.
+                deleted += remove(part.narrow({"_id": {"$in": [document["_id"] for document in page]}}))
+                # From the beginning, the server would walk over the index entries that were just deleted.
+                rest = replace(rest, after=page[-1])
     except Exception as refused:
         refuse_filter(where, refused)
         raise
@@ -120,7 +138,14 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> int:
     named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
     forget_sequences(broker, queue)
     perform(delete_many({"$or": [named, limit_documents_filter(queue)]}))
-    _forget(broker, queue)
+    broker.stats = None
+    if state := broker.states.get(queue):
+        # Options in code are stored again when the queue is used.
+        state.store(paused=False, settings={})
+        state.asserted.clear()
+        state.ordered = False
+        state.fenced_off.clear()
+        broker.wake(queue)
     if (find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
         # It was pushed meanwhile, by a process that relied on the mark which has just gone.
         mark_ordered(context, joined=False)
@@ -166,14 +191,6 @@ def sweep(broker: BrokerContext) -> bool:
             consumed.add(str(stream.get("queue")))
     bound = read_topics(broker)
     in_use = non_empty.union(dead, bound, *bound.values(), consumed)
-    _sweep_settings(settings, in_use, now)
-    _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
-    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
-    _sweep_others(END_PREFIX, marks, marks_in_use, now)
-    return True
-
-
-def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> None:
     noted, woken, new, due = now - SETTINGS_HORIZON, [], [], []
     for name, document in settings.items():
         since = document.get("idle")
@@ -191,6 +208,10 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Non
     _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
     unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
     _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
+    _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
+    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
+    _sweep_others(END_PREFIX, marks, marks_in_use, now)
+    return True
 
 
 def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> None:

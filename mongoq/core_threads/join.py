@@ -9,6 +9,7 @@ that arrive at the same moment cannot miss each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -18,9 +19,11 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.core.base.statements import Statement
 from mongoq.core.command import Command, chunks
 from mongoq.core.join import (
+    ARRIVALS_BEFORE_PARKING,
     EXPIRED_ITEM_REMEMBER,
     MAX_ARRIVALS,
     MAX_PLACES_READ,
+    MISSED_FIELD,
     Arrival,
     JoinSpec,
     JoinTransaction,
@@ -28,9 +31,7 @@ from mongoq.core.join import (
     Plan,
     _note,
     _own,
-    _partner,
     _plan_arrivals,
-    _postpone,
     logger,
     make_pair,
 )
@@ -86,9 +87,21 @@ def _settle_arrivals(
     clock = spec.parked.broker.clock
     plan = make_plan(spec, arrivals)
     doing = JoinTransaction(spec, clock.now(), clock.stamp())
-    for arrival, partner_arrivals in plan.meetings:
-        partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in partner_arrivals.items()}
-        doing.join([_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues])
+    for arrival, partners in plan.meetings:
+        members = []
+        for queue in spec.queues:
+            partner = arrival if queue == arrival.queue else partners[queue]
+            if isinstance(partner, Arrival):
+                members.append(_own(spec, partner))
+                continue
+            # As it was in its first queue. A process that gives it up at this moment comes too late.
+            context, document = spec.by_name[queue], plan.waiting[partner.text]
+            parked = document["parked"]
+            as_it_came = {**document, "q": queue, "token": None, "key": parked.get("key")}
+            at = parked.get("at")
+            item = context.raw_item(as_it_came, at if isinstance(at, datetime) else clock.now())
+            members.append(Member(context, item, {"q": spec.parked.name}))
+        doing.join(members)
     for place, arrival in plan.parking.items():
         doing.park(arrival, place)
     for arrival in plan.late:
@@ -239,8 +252,21 @@ def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Plan:
             following -= {document["key"] for document in held}
         empty_places |= following | {place.text for place in missing}
     plan.waiting = waiting
-    if coming:
-        _postpone(spec, plan, coming, empty_places)
+    # Put off arrivals with partners that are about to arrive; nothing is written for one that is alone with its value.
+    for place, arrival in reversed(list(plan.parking.items()) if coming else []):
+        if arrival.item.stored(MISSED_FIELD):
+            continue  # ``record_return`` must count its return once, and an arrival that is put off is planned again
+        meeting, turns = plan.states[arrival.key], arrival.turns or {}
+        absent = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, empty_places) is None]
+        is_patient = all(
+            queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in absent
+        )
+        # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
+        if is_patient and meeting.unpark(place):
+            plan.put_off.append(plan.parking.pop(place))
+    settled = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
+    for key in {arrival.key for arrival in plan.put_off} - {arrival.key for arrival in settled}:
+        del plan.states[key]
     return plan
 
 

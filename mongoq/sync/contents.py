@@ -19,7 +19,6 @@ from mongoq.core_threads.base import queue_settings
 from mongoq.core_threads.coordination.limits import read_limits
 from mongoq.core_threads.history import dead_letters, query, read, replay
 from mongoq.core_threads.history.mistaken import log_no_history
-from mongoq.core_threads.history.query import Search, history_page
 from mongoq.core_threads.history.read import blocked_by
 from mongoq.core_threads.history.transfer import check_history, import_items
 from mongoq.core_threads.sequence.hold import repair_sequences
@@ -54,7 +53,7 @@ class ItemSelection(Runner[QueueContext[M]]):
     """Items of a queue that are chosen by state, time and payload, made by ``queue.select``.
 
     Making one needs no I/O. Filters are evaluated slice by slice, so that no command keeps the server busy with a whole
-    queue; ``progress`` is a plain function that is called after each slice, with how many items it has passed at most.
+    queue; ``progress`` is a plain function that is called after each page, with how many items it has passed at most.
     Documents of other programs that cannot be decoded are left out; a warning names them. ``FilterInvalid`` is raised
     if the server refuses the filter, and ``PayloadInvalid`` for a payload that does not fit the model.
 
@@ -124,11 +123,14 @@ class ItemSelection(Runner[QueueContext[M]]):
         return self._run(dead_letters.find_releases, self.query)
 
     def _slices(self, page: int, progress: Callable[[int], object] | None) -> Iterator[list[Document]]:
-        search = Search(self._context, replace(self.query, page=page))
-        while search.rest is not None:
-            yield self._run_given(search.read)
+        examined = 0
+        rest: Query | None = replace(self.query, page=page)
+        while rest is not None:
+            documents, rest, more = self._run(query.read_slice, rest)
+            yield documents
+            examined += more
             if progress is not None:
-                progress(search.examined)
+                progress(examined)
 
     def _items(self, documents: list[Document]) -> list[Item[M]]:
         return self._context.items(documents, self._context.broker.clock.now())
@@ -304,10 +306,10 @@ class Contents(Runner[QueueContext[M]]):
         rest: Query | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            items, behind = self._run(history_page, rest)
-            for item in items:
+            documents, behind = self._run(query.documents_page, rest)
+            for item in self._context.items(documents, self._context.broker.clock.now()):
                 yield item
-            if rest is wanted and behind is None and not items and wanted.state == "processed":
+            if rest is wanted and not documents and wanted.state == "processed":
                 self._run(log_no_history)
             rest = behind
 

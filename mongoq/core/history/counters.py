@@ -77,7 +77,17 @@ async def flush(broker: BrokerContext) -> None:
     """
     sums = broker.counters.take()
     try:
-        await mark_used(broker, _newly_used(broker, sums))
+        used, now = set(sums), time.monotonic()
+        while broker.received:
+            try:
+                used.add(broker.received.pop())
+            except KeyError:
+                # Another thread has taken the last one.
+                break
+        # Queues that this process has not reported as used lately.
+        states = {name: broker.state(name) for name in used}
+        new = [name for name, state in states.items() if not state.told_used or now >= state.used_until]
+        await mark_used(broker, new)
         names = list(sums)
         for start in range(0, len(names), MAX_COUNTER_STATEMENTS):
             chunk = names[start : start + MAX_COUNTER_STATEMENTS]
@@ -97,38 +107,20 @@ async def flush(broker: BrokerContext) -> None:
         broker.counters.restore(sums)
 
 
-def _newly_used(broker: BrokerContext, sums: Mapping[str, Any]) -> list[str]:
-    """Return used queues that this process has not reported as used lately."""
-    names, now = set(sums), time.monotonic()
-    while broker.received:
-        try:
-            names.add(broker.received.pop())
-        except KeyError:
-            # Another thread has taken the last one.
-            break
-    states = {name: broker.state(name) for name in names}
-    return [name for name, state in states.items() if not state.told_used or now >= state.used_until]
-
-
-async def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> set[str]:
-    """Return the queues that are empty now, of the queues that items have left.
-
-    The check takes at most a hundredth of the time. After a queue was drained, the index is full of deleted entries,
-    and every process would walk over them every five seconds.
-    """
-    names = [name for name, events in sums.items() if events.keys() & EMPTYING_EVENTS]
-    began = time.monotonic()
-    if not names or began < broker.look_at:
-        return set()
-    non_empty = await find_queues({"$in": names})
-    ended = time.monotonic()
-    broker.look_at = ended + (ended - began) * 100
-    return set(names) - non_empty
-
-
 async def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Mapping[int, Exception]:
-    """Add to the counters of queues, and return the errors of the refused ones; mongomock has no ``bulkWrite``."""
-    emptied, expires = await _find_empty(broker, sums), broker.clock.now() + IDLE_QUEUE_HORIZON
+    """Add to the counters of queues, and return the errors of the refused ones; mongomock has no ``bulkWrite``.
+
+    Counters of queues that are empty now, of those that items have left, get a date. The look takes at most a hundredth
+    of the time: after a queue was drained, the index is full of deleted entries, and every process would walk over them
+    every five seconds.
+    """
+    left = [name for name, events in sums.items() if events.keys() & EMPTYING_EVENTS]
+    emptied, began = set[str](), time.monotonic()
+    if left and began >= broker.look_at:
+        emptied = set(left) - (await find_queues({"$in": left}))
+        ended = time.monotonic()
+        broker.look_at = ended + (ended - began) * 100
+    expires = broker.clock.now() + IDLE_QUEUE_HORIZON
     requests: list[tuple[str, dict[str, Any]]] = []
     for name, events in sums.items():
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -92,10 +91,28 @@ async def revive(
         # programs may use ids that are not hashable.
         page = [letter for letter in page if repr(letter["_id"]) not in met]
         met.update(repr(letter["_id"]) for letter in page)
-        if page:
-            result += await _hand_back(context, page, target, by_hop=hop is not None)
-            if progress is not None:
-                progress(result)
+        if not page:
+            continue
+        refusals: list[tuple[ObjectId, str]] = []
+        homes: dict[tuple[str, bool], list[Leaving]] = {}
+        for letter in page:
+            changes = _changes(context, letter, target, by_hop=hop is not None)
+            if isinstance(changes, str):
+                refusals.append((letter["_id"], changes))
+            else:
+                is_ordered = isinstance(letter.get("sequence"), str)
+                homes.setdefault((changes["q"], is_ordered), []).append((letter, changes))
+        moved = 0
+        for (queue, is_ordered), leaving in homes.items():
+            if is_ordered:
+                moved += await _move_in_order(context, queue, leaving)
+            else:
+                moved += await _move(context, queue, leaving, refusals)
+        context.count("move", moved)
+        skipped = len(page) - moved - len(refusals)
+        result += Replayed(len(page), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
+        if progress is not None:
+            progress(result)
     if not result.found and letters.ids != ():
         await refuse_mistake(context, letters=True)
     return result
@@ -116,20 +133,6 @@ def selection(
 
     With ``until``, a filter leaves out letters that came after this time.
     """
-    failure = failure_filter(stage=stage, reason=reason, error=error)
-    letters = make_query(context, where=where, state=state, page=LETTERS_PER_PAGE)
-    if ids is not None:
-        if failure or (where, until) != (None, None):
-            raise ArgumentInvalid("ids", "choose by ids=, or by where=, stage=, reason= and error=, not by both")
-        return replace(letters, ids=read_ids(ids))
-    letters = letters.without_later(until, context.broker.clock)
-    if context.letters_of is not None:
-        letters = letters.narrow(died_in(context.letters_of))
-    return letters.narrow(failure) if failure else letters
-
-
-def failure_filter(*, stage: str | None, reason: str | None, error: str | None) -> dict[str, Any]:
-    """Return the filter of letters by stage, reason and type of error; empty when none of them is given."""
     given = (
         ("origin.stage", stage, "stage", STAGE_BYTES),
         ("origin.reason", reason, "reason", REASON_BYTES),
@@ -139,7 +142,16 @@ def failure_filter(*, stage: str | None, reason: str | None, error: str | None) 
         # A burial writes lone surrogates as escapes.
         if value is not None and any("\ud800" <= letter <= "\udfff" for letter in text(value, argument, limit)):
             raise ArgumentInvalid(argument, "cannot hold lone surrogates")
-    return {field: str(value) for field, value, _, _ in given if value is not None}
+    failure = {field: value for field, value, _, _ in given if value is not None}
+    letters = make_query(context, where=where, state=state, page=LETTERS_PER_PAGE)
+    if ids is not None:
+        if failure or (where, until) != (None, None):
+            raise ArgumentInvalid("ids", "choose by ids=, or by where=, stage=, reason= and error=, not by both")
+        return replace(letters, ids=read_ids(ids))
+    letters = letters.without_later(until, context.broker.clock)
+    if context.letters_of is not None:
+        letters = letters.narrow(died_in(context.letters_of))
+    return letters.narrow(failure) if failure else letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,33 +260,6 @@ async def find_releases(context: QueueContext[Any], chosen: Query) -> tuple[list
     return releases, max(0, len(ended) - MAX_RELEASES)
 
 
-async def _hand_back(
-    context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
-) -> Replayed:
-    """Hand back one page, and count the results.
-
-    Letters that had sequences go in a transaction for each queue, to their places or to the ends; others in a bulk.
-    """
-    refusals: list[tuple[ObjectId, str]] = []
-    homes: dict[tuple[str, bool], list[Leaving]] = {}
-    for document in documents:
-        changes = _changes(context, document, target, by_hop=by_hop)
-        if isinstance(changes, str):
-            refusals.append((document["_id"], changes))
-        else:
-            is_ordered = isinstance(document.get("sequence"), str)
-            homes.setdefault((changes["q"], is_ordered), []).append((document, changes))
-    moved = 0
-    for (queue, is_ordered), letters in homes.items():
-        if is_ordered:
-            moved += await _move_in_order(context, queue, letters)
-        else:
-            moved += await _move(context, queue, letters, refusals)
-    context.count("move", moved)
-    skipped = len(documents) - moved - len(refusals)
-    return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
-
-
 async def _move(
     context: QueueContext[Any], queue: str, letters: Sequence[Leaving], refusals: list[tuple[ObjectId, str]]
 ) -> int:
@@ -316,59 +301,53 @@ async def _move(
 
 
 async def _move_in_order(context: QueueContext[Any], queue: str, letters: Sequence[Leaving]) -> int:
-    """Move letters that had sequences, in a transaction: to their places, or to the ends."""
-    await ensure_possible(context.broker)
-    home = QueueContext(context.broker, queue_options(queue), context.broker.untyped)
-    await ensure_ready(home)
-    await mark_ordered(home, joined=False)
-    entered, promoted = await run_atomic(context.broker, partial(_enter_again, context, home, letters))
-    context.broker.counters.add(queue, "put", len(entered))
-    for update in entered:
-        if "when" in update:
-            context.broker.record_put(queue, update["when"], is_new=False)
-    record_promoted(context.broker, promoted)
-    return len(entered)
-
-
-async def _enter_again(
-    context: QueueContext[Any], home: QueueContext[Any], letters: Sequence[Leaving]
-) -> tuple[list[dict[str, Any]], list[Promoted]]:
-    """Move the letters that no caller holds to the ends of their sequences, inside a transaction.
+    """Move letters that had sequences to the ends of these, in a transaction; return how many went.
 
     A letter that holds its sequence goes back to its place in it, or lets the next item follow if it goes elsewhere.
     """
-    now, when = context.broker.clock.now(), context.broker.clock.stamp()
-    updates = {
-        id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
-    }
-    ids = [letter["_id"] for letter, _ in letters]
-    free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
-    documents = await find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
-    here = {id_key(document["_id"]) for document in documents}
-    leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
-    places, freed = await take_back(context.broker, home.name, leaving)
-    new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
-    entries = await enter_all(context.broker, [(home.name, sequence) for sequence in new])
-    entered, statements = [], []
-    for letter in leaving:
-        arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
-        place = {"place": places[key]} if key in places else entries[home.name, letter["sequence"]].take(when)
-        changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
-        unset = dict(arguments["update"]["$unset"])
-        if held_target(letter) is not None:
-            unset["origin.place"] = ""
-        if "ready_from" in place:
-            del changes["when"]
-            unset["when"] = ""
-        statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
-        entered.append(changes)
-    await send_statements(context.broker, statements)
-    # A letter may have had a place in a sequence of the dead queue itself.
-    left = Counter(letter["sequence"] for letter in leaving if "place" in letter)
-    promoted = await leave(context.broker, context.name, left)
-    targets = (held_target(letter) for letter in leaving if id_key(letter["_id"]) not in places)
-    followed = await release(context.broker, (target for target in targets if target is not None))
-    return entered, [*freed, *promoted, *followed, *(item for entry in entries.values() for item in entry.promoted)]
+    broker = context.broker
+    await ensure_possible(broker)
+    home = QueueContext(broker, queue_options(queue), broker.untyped)
+    await ensure_ready(home)
+    await mark_ordered(home, joined=False)
+
+    async def enter() -> tuple[list[dict[str, Any]], list[Promoted]]:
+        now, when = broker.clock.now(), broker.clock.stamp()
+        ids = [letter["_id"] for letter, _ in letters]
+        free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
+        documents = await find_few(broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
+        here = {id_key(document["_id"]) for document in documents}
+        leaving = [(letter, fields) for letter, fields in letters if id_key(letter["_id"]) in here]
+        places, freed = await take_back(broker, queue, [letter for letter, _ in leaving])
+        others = [letter for letter, _ in leaving if id_key(letter["_id"]) not in places]
+        entries = await enter_all(broker, [(queue, letter["sequence"]) for letter in others])
+        entered, statements = [], []
+        for letter, fields in leaving:
+            arguments, key = _update(context, {"_id": letter["_id"]}, fields, now, when), id_key(letter["_id"])
+            place = {"place": places[key]} if key in places else entries[queue, letter["sequence"]].take(when)
+            changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
+            unset = dict(arguments["update"]["$unset"])
+            if held_target(letter) is not None:
+                unset["origin.place"] = ""
+            if "ready_from" in place:
+                del changes["when"]
+                unset["when"] = ""
+            statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
+            entered.append(changes)
+        await send_statements(broker, statements)
+        # A letter may have had a place in a sequence of the dead queue itself.
+        left = Counter(letter["sequence"] for letter, _ in leaving if "place" in letter)
+        promoted = [*freed, *(await leave(broker, context.name, left))]
+        promoted += await release(broker, [target for letter in others if (target := held_target(letter)) is not None])
+        return entered, [*promoted, *(item for entry in entries.values() for item in entry.promoted)]
+
+    entered, promoted = await run_atomic(broker, enter)
+    broker.counters.add(queue, "put", len(entered))
+    for update in entered:
+        if "when" in update:
+            broker.record_put(queue, update["when"], is_new=False)
+    record_promoted(broker, promoted)
+    return len(entered)
 
 
 def _changes(

@@ -58,13 +58,11 @@ async def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> None:
     yet is no mistake by itself: only a name that is very similar to one in use counts as misspelt.
     """
     broker, name = context.broker, context.name
-    dead = await _dead_queues(broker)
+    dead = await read_dead_queues(broker)
     owner, there = name.removesuffix(DEAD_SUFFIX), None
     if letters and not (await _holds(broker, name)):
-        if name.endswith(DEAD_SUFFIX):
-            there = dead.get(owner, name)
-        else:
-            there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
+        is_named = owner == name and name in dead.values()
+        there = name if is_named else dead.get(owner, owner + DEAD_SUFFIX)
         if there == name or not (await _holds(broker, there)):
             there = next(iter(await find_letters_of(broker, owner)), None)
         if there is not None:
@@ -113,15 +111,12 @@ async def refuse_unknown(broker: BrokerContext, name: str) -> None:
     """
     if await is_known(broker, name):
         return
-    names = await _find_known_queues(broker, (await _dead_queues(broker)))
+    names = await _find_known_queues(broker, (await read_dead_queues(broker)))
     # All items of a queue may be dead letters.
     names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
     if not names & {name, _other(name)}:
-        near = _nearest(name, names)
-        if not near:
-            likely = sorted(choose_candidates(name, names))
-            near = tuple(get_close_matches(name, likely, MAX_SUGGESTIONS, MIN_SIMILARITY))
-        raise QueueUnknown(name, near, broker.namespace)
+        near = get_close_matches(name, sorted(choose_candidates(name, names)), MAX_SUGGESTIONS, MIN_SIMILARITY)
+        raise QueueUnknown(name, tuple(near), broker.namespace)
 
 
 async def is_known(broker: BrokerContext, name: str) -> bool:
@@ -143,17 +138,11 @@ async def is_known(broker: BrokerContext, name: str) -> bool:
     return name in bound or any(name in queues for queues in bound.values())
 
 
-async def find_owner(broker: BrokerContext, name: str) -> str | None:
-    """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
-    dead = await _dead_queues(broker)
-    return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
-
-
 async def _holds(broker: BrokerContext, queue: str, state: Any = None) -> bool:
     return (await find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
 
 
-async def _dead_queues(broker: BrokerContext) -> dict[str, str]:
+async def read_dead_queues(broker: BrokerContext) -> dict[str, str]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
     where = {"settings.dead": {"$type": "string"}}
     controls = await read_controls(broker, CONTROL_PREFIX, ["settings.dead"], where=where)
@@ -216,13 +205,22 @@ def _likeness(name: str, other: str) -> float:
 
 
 async def find_letter_queues(broker: BrokerContext, names: Iterable[str]) -> list[str]:
-    """Return those of the queues that hold dead letters (an ``aggregate`` of their first items for each 100 queues)."""
+    """Return those of the queues that hold dead letters (an ``aggregate`` of their first items for each 100 queues).
+
+    All of their first items have died in another queue, and one of them is still as its burial left it: items that were
+    sent back and went on keep their ``origin`` as well, but none of them has the time of the burial. A queue with other
+    items among its first ones counts as ordinary: commands for letters would take these too.
+    """
     fields = {"$project": {"q": 1, "when": 1, "origin": 1, COPY_MARK: 1}}
     first: list[Document] = await _read_first(broker, names, 1, fields)
     samples: dict[str, list[Document]] = {item["q"]: [] for item in first if _has_died(item)}
     for item in await _read_first(broker, samples, SAMPLED, fields):
         samples[item["q"]].append(item)
-    return [name for name, items in samples.items() if _are_letters(items)]
+    return [
+        name
+        for name, items in samples.items()
+        if all(map(_has_died, items)) and any(item["origin"].get("at") == item["when"] for item in items)
+    ]
 
 
 def died_in(name: str) -> dict[str, Any]:
@@ -262,15 +260,6 @@ async def _read_first(broker: BrokerContext, names: Iterable[str], limit: int, *
     for start in range(0, len(parts), QUEUES_TOGETHER):
         rows += await aggregate_all(broker, parts[start : start + QUEUES_TOGETHER])
     return rows
-
-
-def _are_letters(items: Sequence[Document]) -> bool:
-    """Return whether all items have died in another queue, and one of them is still as its burial left it.
-
-    Items that were sent back and went on keep their ``origin`` as well, but none of them has the time of the burial. A
-    queue with other items among its first ones counts as ordinary: commands for letters would take these too.
-    """
-    return all(map(_has_died, items)) and any(item["origin"].get("at") == item["when"] for item in items)
 
 
 def _has_died(item: Document) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from bson import DatetimeMS, Decimal128, ObjectId, Regex, Timestamp
@@ -23,41 +23,28 @@ from bson.errors import InvalidBSON
 from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import close_cursor, find_command, find_few, find_undecoded, read_stored_batch
 from mongoq.core.base.retry import retry_once
-from mongoq.core.command import Command, Unreadable, delete_many, own_error
+from mongoq.core.command import Command, Unreadable, own_error
 from mongoq.core.history.read import NOT_RESERVED, Selection, in_state
 from mongoq.core.perform import perform
-from mongoq.core.sequence.hold import delete_in_order
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import count, moment, object_id, read_list
 from mongoq.data.clock import Clock, roughly_now
 from mongoq.data.encoding.codec import Encoding, UnreadableDocument
-from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_FIELDS, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
-from mongoq.data.item import Document, Item
+from mongoq.data.indexes import BEGINNING, CLAIM, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
+from mongoq.data.item import Document
 from mongoq.data.operators import where_filter
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable, FilterInvalid
 
-M = TypeVar("M")
 SLICE = 20_000
 """Documents that one command of a search examines, at most."""
-FIRST_SLICE = 1_000
-"""Documents that the first command of a search examines, at most: most searches end there."""
-SLICE_GROWTH = 4
-"""Factor from one slice to the next one."""
 PAGE = 500
 """Documents in one reply of a search, at most."""
-MAX_DELETED_ITEMS = 1_000
-"""Items that one command deletes, at most, where ids are named."""
 BY_ID = {"_id": 1}
 """Index of ids: with other fields in the filter, the server might read the whole queue."""
 MAX_ID_SECONDS = 2**32 - 1
 """Seconds since 1970 that an ObjectId can have, at most."""
 REFUSED_FILTER_CODES = (2, 9, 51091)
 """Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""
-KEY_FIELDS = {"processed": {"processed": 1}, "blocked": {"_id": 0, "sequence": 1, "place": 1}}
-"""Projection of an item's place in the order, by state; live items have ``CLAIM_FIELDS``.
-
-The ``_id`` is included but for blocked items: the server answers each from the index alone.
-"""
 
 Progress = Callable[[int], object]
 """Function of the caller that receives the number of items examined so far."""
@@ -76,7 +63,7 @@ class Query:
         ids: only the items with these ids; ``None`` for all.
         started: time that counts as "now" for all pages; set by the first page.
         after: document that was read last; ``None`` before the first page.
-        last: document that ends the range; ``None`` for no such end.
+        last: document that ends the slice which is being read; ``None`` for no such end.
     """
 
     state: Selection
@@ -100,9 +87,10 @@ class Query:
         return {"processed": HISTORY, "blocked": SEQUENCE}.get(str(self.state), CLAIM)
 
     @property
-    def key_fields(self) -> Mapping[str, int]:
-        """Projection of an item's place in the order."""
-        return KEY_FIELDS.get(str(self.state), CLAIM_FIELDS)
+    def key_fields(self) -> dict[str, int]:
+        """Projection of an item's place in the order, which the server answers from the index alone."""
+        fields = {name: 1 for name, _ in self.order}
+        return fields if "_id" in fields else {**fields, "_id": 0}
 
     @property
     def hint(self) -> Mapping[str, int] | None:
@@ -122,6 +110,10 @@ class Query:
             # Other programs may have used any id, so an error of any kind is possible here.
             raise ArgumentInvalid("after[1]", f"the id of an item, not {position[1]!r:.100}: {error}") from error
         return replace(self, after=last)
+
+    def behind_slice(self) -> Query | None:
+        """Return the query of what is behind the slice that is being read; ``None`` if there is nothing."""
+        return None if self.last is None else replace(self, after=self.last, last=None)
 
     def narrow(self, filter: Mapping[str, Any]) -> Query:
         """Return the query of the items that match another filter as well."""
@@ -165,8 +157,6 @@ class Query:
         filter, _ = self._divide(queue)
         if self.after is None and self.last is None:
             return filter
-        if self.state == "blocked":
-            return {**filter, "$and": _places_in_sequences(self.after, self.last)}
         # One scan of the index for each part.
         places = _places_between([name for name, _ in self.order], self.after, self.last)
         return {"$or": [{"$and": [filter, *place]} for place in places]}
@@ -196,17 +186,6 @@ def _first_id(seconds: float) -> ObjectId:
     return ObjectId(min(max(int(seconds), 0), MAX_ID_SECONDS).to_bytes(4, "big") + bytes(8))
 
 
-def _places_in_sequences(after: Document | None, last: Document | None) -> list[Mapping[str, Any]]:
-    """Return conditions of the blocked items after one document, up to another; a sequence has each ``place`` once."""
-    parts: list[Mapping[str, Any]] = []
-    for document, beyond, within in ((after, "$gt", "$gt"), (last, "$lt", "$lte")):
-        if document is not None:
-            sequence, place = document["sequence"], document["place"]
-            parts += [{"sequence": {f"{beyond}e": sequence}}]
-            parts += [{"$or": [{"sequence": {beyond: sequence}}, {"place": {within: place}}]}]
-    return parts
-
-
 Parts = list[dict[str, Any]]
 """Filters that must all match."""
 
@@ -215,65 +194,29 @@ def _places_between(fields: Sequence[str], after: Document | None, last: Documen
     """Return filters of the places after one document, up to another one, each of them one part of the index.
 
     ``fields`` are the fields of the order. Without ``after`` the places begin with the first one, and without ``last``
-    they end with the last one.
+    they end with the last one. A comparison on the server finds values of one type only; items of other programs may
+    have any id, and no number as their priority.
     """
     name, *others = fields
-    if not others:
-        return _ids_between(after, last)
     first, final = (None if end is None else {name: end.get(name)} for end in (after, last))
-    # ``repr``, because NaN is not equal to itself.
-    if first is not None and final is not None and (first == final or repr(first) == repr(final)):
+    if not others:
+        lowers: list[Any] = [{}] if first is None else [{name: values} for values in _later_values(name, first[name])]
+        uppers = [] if final is None else [{name: {"$not": values}} for values in _later_values(name, final[name])]
+        return [[lower, *uppers] for lower in lowers]
+    if first is not None and first == final:
         return [[first, *place] for place in _places_between(others, after, last)]
     begin = [] if first is None else [[first, *place] for place in _places_between(others, after, None)]
     end = [] if final is None else [[final, *place] for place in _places_between(others, None, last)]
-    return [*begin, *([{name: values}] for values in _values_between(name, first, final)), *end]
-
-
-def _values_between(name: str, first: Document | None, final: Document | None) -> list[Any]:
-    """Return conditions of the values between those of two documents."""
     lower = {} if first is None else {"$gt": first[name]}
     upper = {} if final is None else {"$lt": final[name]}
-    if name != "priority":
-        return [{**lower, **upper}]
-    # Another program may have left the priority out, or stored anything; a comparison finds values of one type only.
-    low = -1 if first is None else _rank(first[name])
-    high = len(PRIORITY_KINDS) if final is None else _rank(final[name])
-    between: list[Any] = [kind for rank, kind in enumerate(PRIORITY_KINDS) if low < rank < high]
-    if low == high:
-        return [{**lower, **upper}]
-    ends = [end for end, rank in ((lower, low), (upper, high)) if NUMBER <= rank < len(PRIORITY_KINDS)]
-    return [*between, *ends]
+    if first is not None and (first[name] is None or first[name] != first[name]):  # NaN
+        lower = {"$gte": -math.inf}
+    elif first is None and final is not None and isinstance(final[name], int | float):
+        upper = {"$not": {"$gte": final[name]}}
+    return [*begin, [{name: {**lower, **upper}}], *end]
 
 
-PRIORITY_KINDS: tuple[Any, ...] = (None, math.nan, {"$gte": -math.inf}, {"$gte": ""})
-"""Conditions of the kinds of priorities, as they sort: missing, not a number, numbers, texts."""
-NUMBER = 2
-"""Place of numbers among the kinds of priorities."""
-
-
-def _rank(priority: Any) -> int:
-    """Return the place of a priority among the kinds."""
-    if priority is None:
-        return 0
-    if not isinstance(priority, int | float | Decimal128):
-        return NUMBER + 1
-    return NUMBER if priority == priority else 1  # noqa: PLR0124  # only NaN is not equal to itself
-
-
-def _ids_between(after: Document | None, last: Document | None) -> list[Parts]:
-    """Return filters of the ids after that of one document, up to that of another one."""
-    lowers = [{}] if after is None else _later_ids(after["_id"])
-    if last is None:
-        return [[lower] for lower in lowers]
-    if not isinstance(last["_id"], ObjectId):
-        return [[lower, {"$nor": _later_ids(last["_id"])}] for lower in lowers]
-    if after is not None and isinstance(after["_id"], ObjectId):
-        return [[{"_id": {"$gt": after["_id"], "$lte": last["_id"]}}]]
-    # Ids of other types may come before an ObjectId; unlike ``$nor``, this is a bound of the scan.
-    return [[lower, {"_id": {"$not": {"$gt": last["_id"]}}}] for lower in lowers]
-
-
-_ID_TYPES: tuple[tuple[str, Any], ...] = (
+ID_TYPES: tuple[tuple[str, Any], ...] = (
     ("null", NoneType),
     ("number", (int, float, Decimal128)),
     ("string", str),
@@ -287,17 +230,16 @@ _ID_TYPES: tuple[tuple[str, Any], ...] = (
 """Types of ids in the server's sort order; a comparison on the server finds only values of the same type."""
 
 
-def _later_ids(id: Any) -> list[dict[str, Any]]:
-    """Return filters of the ids after this one; other programs may have used any type for their ids."""
-    if isinstance(id, ObjectId):
+def _later_values(name: str, value: Any) -> list[dict[str, Any]]:
+    """Return conditions of the ids after this one, or places; other programs may have used any type for their ids."""
+    if name == "place" or isinstance(value, ObjectId):
         # Ids of types that sort after all ObjectIds are too rare to ask for them every time.
-        return [{"_id": {"$gt": id}}]
-    fits = [place for place, (_, kinds) in enumerate(_ID_TYPES) if isinstance(id, kinds)]
+        return [{"$gt": value}]
     # The last match, because a bool is an int as well.
-    own = fits[-1] if fits else len(_ID_TYPES)
-    types = [name for name, _ in _ID_TYPES[own + 1 :]]
-    later = {"$gte": -math.inf} if id != id else {"$gt": id}  # noqa: PLR0124  # NaN is the least number
-    return [{"_id": later}, *([{"_id": {"$type": types}}] if types else [])]
+    own = max((place for place, (_, kinds) in enumerate(ID_TYPES) if isinstance(value, kinds)), default=len(ID_TYPES))
+    types = [name for name, _ in ID_TYPES[own + 1 :]]
+    later = {"$gte": -math.inf} if value != value else {"$gt": value}  # noqa: PLR0124  # NaN is the least number
+    return [later, *([{"$type": types}] if types else [])]
 
 
 def make_query(
@@ -350,12 +292,6 @@ class BoundedCount:
         return BoundedCount(self.number + other.number, self.exact and other.exact)
 
 
-async def history_page(context: QueueContext[M], query: Query) -> tuple[list[Item[M]], Query | None]:
-    """Read the items of one page, and return the query of the rest (``find``, majority read concern)."""
-    documents, rest = await documents_page(context, query)
-    return context.items(documents, context.broker.clock.now()), rest
-
-
 async def documents_page(
     context: QueueContext[Any], query: Query, *, fields: Mapping[str, int] | None = None
 ) -> tuple[list[Any], Query | None]:
@@ -372,34 +308,32 @@ async def documents_page(
         named = replace(query, ids=ids).filter(context.name)
         documents = await find_few(broker, named, query.order, len(ids), hint=BY_ID, target="history", lenient=True)
         return documents, replace(query, ids=behind) if behind else None
-    find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
-    if fields is not None:
-        find["projection"] = fields
-    if not broker.serverless:
-        find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
-    hinted = find if query.hint is None or broker.serverless else {**find, "hint": query.hint}
-    try:
-        documents, id = await _read_reply(broker, hinted, as_stored=fields is not None)
-    except Exception as error:
-        if hinted is find or not lacks_index(error):
-            refuse_filter(query.where, error)
-            raise
-        # A collection without the index holds few items.
-        documents, id = await _read_reply(broker, find, as_stored=fields is not None)
-    if id:
-        # A page of large items takes no more memory than one reply (16 MB).
-        await close_cursor(broker, id)
-    if not id and len(documents) < query.page:
+    filter, fields_alone = query.filter(context.name), {} if fields is None else {"projection": fields}
+    if broker.serverless:
+        arguments = {"filter": filter, "sort": query.order, "limit": query.page, **fields_alone}
+        documents, cursor_id = await perform(Command("find", arguments, target="history")), 0
+    else:
+        find = {"filter": filter, "sort": dict(query.order), "limit": query.page, "batchSize": query.page}
+        find |= {**fields_alone, "readConcern": {"level": "majority"}}
+        try:
+            hint = {} if query.hint is None else {"hint": query.hint}
+            documents, cursor_id = await _read_reply(broker, {**find, **hint}, as_stored=fields is not None)
+        except Exception as error:
+            if query.hint is None or not lacks_index(error):
+                refuse_filter(query.where, error)
+                raise
+            # A collection without the index holds few items.
+            documents, cursor_id = await _read_reply(broker, find, as_stored=fields is not None)
+        if cursor_id:
+            # A page of large items takes no more memory than one reply (16 MB).
+            await close_cursor(broker, cursor_id)
+    if not cursor_id and len(documents) < query.page:
         return documents, None
     return documents, replace(query, after=open_document(broker, documents[-1]))
 
 
 async def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> tuple[list[Any], int]:
     """Return the documents of the server's first reply, and the id of the cursor for the others, 0 for none."""
-    if broker.serverless:
-        arguments = {**find, "sort": list(find["sort"].items())}
-        documents: list[Any] = await perform(Command("find", arguments, target="history"))
-        return documents, 0
     command = find_command(broker, find, as_stored=as_stored)
     try:
         cursor = await retry_once(command)
@@ -441,25 +375,22 @@ def refusal(error: Exception) -> str:
     return str(details["errmsg"] if isinstance(details, Mapping) and "errmsg" in details else error)
 
 
-async def read_slice(
-    context: QueueContext[Any], query: Query, *, examine: int = SLICE
-) -> tuple[list[Document], Query | None, int]:
-    """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
+async def read_slice(context: QueueContext[Any], query: Query) -> tuple[list[Document], Query | None, int]:
+    """Read the next matching documents of a query, a page of them at most, within one slice (two ``find``).
 
-    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
-    A slice may have no documents although there is a rest. Without a filter, or by ids, it is one page (one ``find``).
+    Returns the documents, the query of the rest, ``None`` at the end, and how many documents it has passed, at most.
+    There may be no documents although there is a rest. Without a filter, or by ids, there are no slices (one ``find``).
     """
-    part, behind = query, None
-    if query.ids is None and query.conditions(context.name):
-        part, behind = await _cut_slice(context, query, count(examine, "examine"))
-    documents, rest = await documents_page(context, part)
+    if query.ids is None and query.last is None and query.conditions(context.name):
+        query = await _cut_slice(context, query, SLICE)
+    documents, rest = await documents_page(context, query)
     if rest is None:
-        return documents, behind, examine
-    return documents, replace(rest, last=query.last), len(documents)
+        return documents, query.behind_slice(), SLICE
+    return documents, rest, len(documents)
 
 
-async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[Query, Query | None]:
-    """Return the next slice of a query, and the query of what is behind it.
+async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> Query:
+    """Return the query of the next slice, which has no ``last`` at the end.
 
     The end of the slice is read from the keys of the index alone (``find``). The slice is what lies before it, whatever
     comes or goes meanwhile: no item is met twice, and none that stays is passed over.
@@ -476,37 +407,7 @@ async def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> 
             problem = f"lacks the index {query.index.name}; run broker.ensure_indexes(), see 'mongoq doctor'"
             raise CollectionUnsuitable(broker.namespace, problem) from error
         raise
-    if len(ends) < 2:
-        return query, None
-    return replace(query, last=ends[0]), replace(query, after=ends[0])
-
-
-class Search:
-    """Reads the matching documents of a query, a slice at a time; slices grow while they do not fill a page.
-
-    Attributes:
-        rest: query of what is not read yet; ``None`` at the end.
-        examined: number of documents that were compared with the filter so far; at least so many.
-    """
-
-    def __init__(self, context: QueueContext[Any], query: Query) -> None:
-        self.rest: Query | None = query
-        self.examined = 0
-        self._context = context
-        self._page = query.page
-        self._size = FIRST_SLICE
-
-    async def read(self, room: float = math.inf) -> list[Document]:
-        """Read the next slice, ``room`` documents of it at most; it may be empty before the end."""
-        if self.rest is None:
-            return []
-        page = int(min(self._page, room))
-        rest = replace(self.rest, page=page)
-        documents, self.rest, examined = await read_slice(self._context, rest, examine=self._size)
-        # A full page leaves most of a slice unread, and the end of each slice is read first.
-        self._size = FIRST_SLICE if len(documents) >= page else min(SLICE, self._size * SLICE_GROWTH)
-        self.examined += examined
-        return documents
+    return query if len(ends) < 2 else replace(query, last=ends[0])
 
 
 async def search(
@@ -514,16 +415,19 @@ async def search(
 ) -> list[Document]:
     """Read the first ``limit`` matching documents of a query, slice by slice; undecodable ones come in addition.
 
-    It reads to the end if there are fewer. ``progress`` is called after each slice.
+    It reads to the end if there are fewer. ``progress`` is called after each page.
     """
-    found, missing = list[Document](), limit
-    pages = Search(context, replace(query, page=PAGE))
-    while missing > 0 and pages.rest is not None:
-        documents = await pages.read(missing if query.ids is None else PAGE)  # ids in any order: the first may be last
+    found, missing, examined = list[Document](), limit, 0
+    rest: Query | None = query
+    while missing > 0 and rest is not None:
+        # Ids may be given in any order: the first one may be the last to come.
+        page = PAGE if query.ids is not None else min(PAGE, missing)
+        documents, rest, more = await read_slice(context, replace(rest, page=page))
         found += documents
         missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
+        examined += more
         if progress is not None:
-            progress(pages.examined)
+            progress(examined)
     return found
 
 
@@ -542,7 +446,7 @@ async def count_range(
     number, examined, rest = 0, 0, query
     while examined < limit:
         size = min(SLICE, limit - examined)
-        part, behind = await _cut_slice(context, rest, size)
+        part = await _cut_slice(context, rest, size)
         hint = {} if context.broker.serverless else {"hint": part.index.pattern}
         try:
             number += await perform(Command("count_documents", {"filter": part.filter(context.name), **hint}))
@@ -552,6 +456,7 @@ async def count_range(
         examined += size
         if progress is not None:
             progress(examined)
+        behind = part.behind_slice()
         if behind is None:
             return BoundedCount(number)
         rest = behind
@@ -580,36 +485,3 @@ async def count_free(
         if not free.exact:
             break
     return free
-
-
-async def delete(context: QueueContext[Any], query: Query, room: float = math.inf) -> int:
-    """Delete the items of a query, ``room`` of them at most, and return how many.
-
-    Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in order and a
-    ``delete`` of them for each 1,000 items. Items that others wait for go in transactions, in which the next ones
-    follow.
-    """
-
-    async def remove(filter: dict[str, Any]) -> int:
-        if query.state == "blocked":  # nothing behind them could follow
-            return await perform(delete_many(filter))
-        return await delete_in_order(context, filter)
-
-    deleted = 0
-    for part in query.split(MAX_DELETED_ITEMS):
-        if room == math.inf:
-            deleted += await remove(part.filter(context.name))
-            continue
-        rest = part
-        while deleted < room:
-            size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
-            fields = {**query.key_fields, "_id": 1}
-            page = await find_few(context.broker, filter, query.order, size, projection=fields, hint=rest.hint)
-            if not page:
-                break
-            # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-            named = part.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-            deleted += await remove(named.filter(context.name))
-            # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
-            rest = replace(rest, after=page[-1])
-    return deleted

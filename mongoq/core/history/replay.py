@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import find_few
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.base.retry import retry_once
-from mongoq.core.command import Command, WakeEvent, chunks, own_error
+from mongoq.core.command import Command, Duplicate, PartlyRefused, WakeEvent, chunks
 from mongoq.core.history.mistaken import log_no_history, refuse_mistake
 from mongoq.core.history.query import BY_ID, Query, documents_page, make_query, open_document, read_ids
 from mongoq.core.perform import perform, rest, run_beside, sleep
@@ -55,8 +55,6 @@ MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """Bytes of one document, at most; the server refuses larger ones."""
 LONGEST_WAIT_SECONDS = 60.0
 """Seconds after which a caller looks again whether its insert has ended."""
-DUPLICATE_KEY_CODE = 11000
-"""Code of the server's error for an id that exists already."""
 COPIED_FIELDS = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
 """Fields that a copy is made from."""
 STENCIL_FIELDS = frozenset(("priority", "attempts"))
@@ -87,11 +85,11 @@ async def replay(
     once: Duration,
     rate: float | None,
     progress: Progress | None,
-    dry_run: bool,
+    dry_run: Any,
     page: int,
 ) -> Replayed:
     """Copy processed items, page by page and chunk by chunk; all arguments are checked before anything is sent."""
-    task = Task(
+    task = _Task(
         context,
         hop_destination(context, hop, to) or destination(context, context),
         text(label, "label", LABEL_BYTES),
@@ -103,8 +101,25 @@ async def replay(
         hop,
     )
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_options(transform, progress, dry_run, rate)
-    query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
+    callbacks: tuple[tuple[Any, str], ...] = ((transform, "transform"), (progress, "progress"))
+    for function, argument in callbacks:
+        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+            raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {function!r}")
+    if not isinstance(dry_run, bool):
+        raise ArgumentInvalid("dry_run", f"True or False, not {dry_run!r}")
+    pace: Any = math.inf if rate is None else rate
+    if rate is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < math.inf):
+        raise ArgumentInvalid("rate", f"copies per second, a number above 0, not {rate!r}")
+    query = make_query(context, state="processed", page=page, since=since, until=until, where=where)
+    if after is not None:
+        if since is not None:
+            raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
+        query = query.behind(after, context.broker.encoding)
+    if ids is not None:
+        for argument, value in {"since": since, "until": until, "after": after, "where": where}.items():
+            if value is not None:
+                raise ArgumentInvalid(argument, "choose by ids=, or by since=, until=, after= and where=, not by both")
+        query = replace(query, ids=read_ids(ids))
     if dry_run:
         # It writes nothing, not even the options of a handle.
         await ensure_broker_ready(context.broker, write=False)
@@ -112,43 +127,26 @@ async def replay(
         await ensure_ready(context, fresh=False)
         if isinstance(to, QueueContext):
             await ensure_ready(QueueContext(context.broker, to.options, to.codec), fresh=False)
-    source = _Source(task, query)
-    if query.ids is not None:
-        await source.locate(query.ids)
-    result = await _copy_all(task, source, room, pace, progress or (lambda _: None))
+    missing: tuple[ObjectId, ...] = ()
+    rest: Query | None = query
+    if query.ids is None:
+        # The end of the range is fixed now. Copies that a replay made into this queue are left out by their mark, so
+        # the clocks need not agree.
+        end = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
+        rest = replace(query, until=end).narrow({COPY_MARK: {"$ne": context.name}})
+    else:
+        fields, keys = {"processed": 1}, list[Document]()
+        for part in query.split(IDS_PER_FIND):
+            options: dict[str, Any] = {"projection": fields, "hint": BY_ID, "target": "history"}
+            keys += await find_few(context.broker, part.filter(context.name), [("_id", 1)], IDS_PER_FIND, **options)
+        order = tuple(key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"])))
+        missing = tuple(id for id in query.ids if id not in set(order))
+        rest = replace(query, ids=order) if order else None
+    result = await _copy_all(task, rest, missing, room=room, rate=pace, progress=progress or (lambda _: None))
     if not result.found and query.ids != ():
         await refuse_mistake(context, letters=False)
         await log_no_history(context)
     return result
-
-
-def _check_options(transform: Any, progress: Any, dry_run: Any, rate: Any) -> float:
-    """Check the other arguments, and return the number of copies per second, at most."""
-    for function, argument in ((transform, "transform"), (progress, "progress")):
-        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
-            raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {function!r}")
-    if not isinstance(dry_run, bool):
-        raise ArgumentInvalid("dry_run", f"True or False, not {dry_run!r}")
-    if rate is None:
-        return math.inf
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        raise ArgumentInvalid("rate", f"copies per second, a number above 0, not {rate!r}")
-    return rate
-
-
-def _check_range(context: QueueContext[Any], *, after: Any, ids: Any, page: int, **bounds: Any) -> Query:
-    """Return the query of the items to copy."""
-    query = make_query(context, state="processed", page=page, **bounds)
-    if after is not None:
-        if bounds["since"] is not None:
-            raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
-        query = query.behind(after, context.broker.encoding)
-    if ids is None:
-        return query
-    for argument, value in {**bounds, "after": after}.items():
-        if value is not None:
-            raise ArgumentInvalid(argument, "choose by ids=, or by since=, until=, after= and where=, not by both")
-    return replace(query, ids=read_ids(ids))
 
 
 def hop_destination(
@@ -169,8 +167,8 @@ def hop_destination(
     return target
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+@dataclass(slots=True)
+class _Task:
     """A checked replay: its queue, its target, and how each copy is made.
 
     With a ``hop``, a copy has the payload that the item had when it left that queue.
@@ -190,87 +188,55 @@ class Task:
     cutter: Cutter = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", CopyIds(self.target.name, self.label, self.hop))
-        object.__setattr__(self, "cutter", Cutter(self.context.name))
+        self.ids = CopyIds(self.target.name, self.label, self.hop)
+        self.cutter = Cutter(self.context.name)
 
     @property
     def as_stored(self) -> bool:
         """True when payloads are copied without decoding them."""
         return self.transform is None and self.target.codec.untyped
 
-
-class _Source:
-    """Reads the items to copy, oldest first: those with the ids of the query, or those between two times.
-
-    The end of the range is fixed at the beginning, and copies that a replay made into this queue are left out by their
-    mark, so the clocks need not agree. Items that are copied without decoding are read as bytes.
-
-    Attributes:
-        missing: ids that no item was found for; it grows with each page.
-    """
-
-    def __init__(self, task: Task, query: Query) -> None:
-        context = self._context = task.context
-        self.missing: tuple[ObjectId, ...] = ()
-        trail = {} if task.hop is None else {"trail": 1}
-        self._projection = {**COPIED_FIELDS, **trail} if task.as_stored else None
-        if query.ids is None:
-            until = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
-            query = replace(query, until=until).narrow({COPY_MARK: {"$ne": context.name}})
-        self._rest: Query | None = query
-        self._page = query.page
-
-    async def locate(self, ids: Sequence[ObjectId]) -> None:
-        """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
-        assert self._rest is not None
-        keys: list[Document] = []
-        for part in self._rest.split(IDS_PER_FIND):
-            keys += await find_few(
-                self._context.broker,
-                part.filter(self._context.name),
-                [("_id", 1)],
-                IDS_PER_FIND,
-                projection={"processed": 1},
-                hint=BY_ID,
-                target="history",
-            )
-        order = [key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"]))]
-        there = set(order)
-        self.missing = tuple(id for id in ids if id not in there)
-        self._rest = replace(self._rest, ids=tuple(order)) if order else None
-
-    async def read(self, room: float) -> list[Document | bytes]:
-        """Read the next page, ``room`` documents of it at most; it is empty at the end."""
-        documents: list[Any] = []
-        while not documents and self._rest is not None:
-            page = replace(self._rest, page=int(min(self._page, room)))
-            documents, self._rest = await documents_page(self._context, page, fields=self._projection)
-            if page.ids is not None:
-                there = {document["_id"] for document in documents}
-                self.missing += tuple(id for id in page.ids[: page.page] if id not in there)
-        return documents
+    @property
+    def fields(self) -> Mapping[str, int] | None:
+        """Projection of items that are read as bytes; ``None`` for items that are decoded whole."""
+        if not self.as_stored:
+            return None
+        return COPIED_FIELDS if self.hop is None else {**COPIED_FIELDS, "trail": 1}
 
 
-async def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
+async def _copy_all(
+    task: _Task,
+    rest: Query | None,
+    missing: tuple[ObjectId, ...],
+    *,
+    room: float,
+    rate: float,
+    progress: Progress,
+) -> Replayed:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next.
 
-    ``rate`` is the number of copies per second, at most; copies that exist already do not count.
+    ``rate`` is the number of copies per second, at most; copies that exist already do not count. ``missing`` are ids
+    that no item was found for.
     """
-    result, found, free = Replayed(), list[Document | bytes](), -math.inf
+    result, found, free = Replayed(), list[Any](), -math.inf
     pending: _Chunk | None = None
 
     async def finish(pending: _Chunk) -> None:
         nonlocal result, free
         more = await pending.receive()
         free += more.pushed / rate
-        result = replace(result + more, missing=source.missing)
+        result = replace(result + more, missing=missing)
         progress(result)
 
     while True:
         try:
-            if not found and room > 0:
-                found = await source.read(room)
+            while not found and room > 0 and rest is not None:
+                page = replace(rest, page=int(min(rest.page, room)))
+                found, rest = await documents_page(task.context, page, fields=task.fields)
                 room -= len(found)
+                if page.ids is not None:
+                    there = {document["_id"] for document in found}
+                    missing += tuple(id for id in page.ids[: page.page] if id not in there)
             # Small enough to keep the rate within a second.
             size = max(1, int(min(len(found), rate / CHUNKS_PER_SECOND)))
             documents, found = found[:size], found[size:]
@@ -283,7 +249,7 @@ async def _copy_all(task: Task, source: _Source, room: float, rate: float, progr
         if pending is not None:
             await finish(pending)
         if chunk is None:
-            return replace(result, missing=source.missing)
+            return replace(result, missing=missing)
         if not task.dry_run:
             if (pause := free - time.monotonic()) > 0:
                 await sleep(pause)
@@ -303,7 +269,7 @@ class _Copy(NamedTuple):
 class _Chunk:
     """Copies of some documents, in their order, and what becomes of them; each document may still be bytes."""
 
-    def __init__(self, task: Task, documents: list[Document | bytes]) -> None:
+    def __init__(self, task: _Task, documents: list[Document | bytes]) -> None:
         self._task = task
         self._skipped = 0
         self._refusals: list[tuple[ObjectId, str]] = []
@@ -410,9 +376,17 @@ class _Chunk:
             run_beside(self._insert_all, self._done.set, copy_context())
 
     async def _insert_all(self) -> None:
+        """Insert the copies, again after a lost reply, and count the new ones."""
         try:
             for part in self._parts:
-                self._pushed += await _insert(part)
+                try:
+                    await retry_once(Command("insert_many", {"documents": part, "ordered": False}))
+                    self._pushed += len(part)
+                except PartlyRefused as refused:
+                    # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
+                    if not all(isinstance(error, Duplicate) for error in refused.refusals.values()):
+                        raise
+                    self._pushed += len(part) - len(refused.refusals)
             self._error = None
         except BaseException as error:  # for the caller
             self._error = error if isinstance(error, Exception) else BrokerClosed()  # async only: ``close`` cancels it
@@ -440,22 +414,6 @@ class _Chunk:
             refusals=tuple(self._refusals[:MAX_REFUSALS]),
             position=(self._last["processed"], self._last["_id"]),
         )
-
-
-async def _insert(envelopes: list[RawBSONDocument]) -> int:
-    """Insert new copies, again after a lost reply; return how many are new."""
-    try:
-        await retry_once(Command("insert_many", {"documents": envelopes, "ordered": False}))
-    except Exception as error:
-        details = getattr(own_error(error), "details", None)
-        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
-            raise
-        failures = details.get("writeErrors")
-        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
-        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
-            raise
-        return len(envelopes) - len(failures)
-    return len(envelopes)
 
 
 def mark_copy(item: Item[Any], label: str | None, now: datetime) -> dict[str, Any]:

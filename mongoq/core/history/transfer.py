@@ -92,7 +92,13 @@ def check_import(context: QueueContext[Any], fields: Any) -> dict[str, Any]:
     """
     if not isinstance(fields, Mapping):
         raise ArgumentInvalid("item", f"a document with the fields of an exported item, not {type(fields).__name__}")
-    _check_names(fields)
+    for name in ("id", "payload"):
+        if name not in fields:
+            raise ArgumentInvalid(name, "is missing; an exported item has it")
+    if ("due" in fields) == ("processed" in fields):
+        raise ArgumentInvalid("due", "an exported item has either due, or processed if it comes from a history")
+    if unknown := sorted(map(str, fields.keys() - {*NAMES.values(), *FIELDS})):
+        raise ArgumentInvalid(unknown[0], "no field of an exported item; write your own data into payload or headers")
     if "parked" in fields:
         raise ArgumentInvalid("parked", "the item waits for its partners in a join, whose state is in no export")
     encoding = context.broker.encoding
@@ -110,38 +116,21 @@ def check_import(context: QueueContext[Any], fields: Any) -> dict[str, Any]:
     if "sequence" in fields:
         envelope["sequence"] = check_sequence(fields["sequence"])
     if "place" in fields:
-        envelope["place"] = _check_place(envelope, fields)
+        if "sequence" not in fields:
+            raise ArgumentInvalid("place", "the item has a place, and no sequence; an exported item has both")
+        for other in ("processed", "key"):
+            if other in fields:
+                raise ArgumentInvalid("place", f"an item with a place in a sequence has no {other}")
+        envelope["place"] = count(fields["place"], "place", least=0)
     for name, kind in EXTRAS.items():
         if name in fields:
             if not isinstance(fields[name], kind):
                 raise ArgumentInvalid(name, f"not of the type that mongoq writes: {type(fields[name]).__name__}")
-            value = _without_hold(fields[name]) if name == "origin" else fields[name]
-            envelope[name] = encoding.encode(name, value, limit=SIZE_LIMIT)
+            envelope[name] = encoding.encode(name, fields[name], limit=SIZE_LIMIT)
+    if "origin" in envelope:
+        # The sequence whose place a dead letter held is in no export.
+        envelope["origin"] = {name: value for name, value in envelope["origin"].items() if name != "place"}
     return envelope
-
-
-def _without_hold(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the origin of a dead letter without the place that it held: its sequence is in no export."""
-    return {name: value for name, value in origin.items() if name != "place"}
-
-
-def _check_place(envelope: Mapping[str, Any], fields: Mapping[str, Any]) -> int:
-    if "sequence" not in envelope:
-        raise ArgumentInvalid("place", "the item has a place, and no sequence; an exported item has both")
-    for other in ("processed", "key"):
-        if other in fields:
-            raise ArgumentInvalid("place", f"an item with a place in a sequence has no {other}")
-    return count(fields["place"], "place", least=0)
-
-
-def _check_names(fields: Mapping[str, Any]) -> None:
-    for name in ("id", "payload"):
-        if name not in fields:
-            raise ArgumentInvalid(name, "is missing; an exported item has it")
-    if ("due" in fields) == ("processed" in fields):
-        raise ArgumentInvalid("due", "an exported item has either due, or processed if it comes from a history")
-    if unknown := sorted(map(str, fields.keys() - {*NAMES.values(), *FIELDS})):
-        raise ArgumentInvalid(unknown[0], "no field of an exported item; write your own data into payload or headers")
 
 
 async def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> ImportResult:
@@ -211,9 +200,27 @@ async def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportRe
     if failed := [error for error in refusals.values() if not isinstance(error, Duplicate)]:
         raise own_error(failed[0])
     result = ImportResult(len(chunk) - len(refusals))
-    if refusals:
-        result += await _resolve(context, [chunk[place] for place in refusals])
-    return result
+    if not refusals:
+        return result
+    # A unique index has refused the others: their ids exist, or live items have their keys.
+    refused_pairs = [chunk[place] for place in refusals]
+    documents = await find_pushed(context.broker, [envelope["_id"] for envelope, _ in refused_pairs])
+    met = {document["_id"]: document for document in documents}
+    already, left_out, again = 0, [], []
+    for pair in refused_pairs:
+        envelope = pair[0]
+        found = met.get(envelope["_id"])
+        if found is None and "key" not in envelope:
+            # The document with this id was removed since.
+            again.append(pair)
+        elif found is None:
+            left_out.append((envelope["_id"], f"a live item has its key {envelope['key']!r}"))
+        elif is_same_push(found, context.name):
+            already += 1
+        else:
+            left_out.append((envelope["_id"], _other_queue(found)))
+    result += ImportResult(0, already, len(left_out), tuple(left_out))
+    return (result + (await _insert(context, again))) if again else result
 
 
 async def _insert_in_order(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
@@ -233,24 +240,3 @@ async def _insert_in_order(context: QueueContext[Any], chunk: Sequence[Pair]) ->
 
 def _other_queue(found: Mapping[str, Any]) -> str:
     return f"an item of queue {found.get('q')!r} has its id"
-
-
-async def _resolve(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
-    """Find out why a unique index refused items: their ids exist, or live items have their keys."""
-    documents = await find_pushed(context.broker, [envelope["_id"] for envelope, _ in chunk])
-    met = {document["_id"]: document for document in documents}
-    already, refusals, again = 0, [], []
-    for pair in chunk:
-        envelope = pair[0]
-        found = met.get(envelope["_id"])
-        if found is None and "key" not in envelope:
-            # The document with this id was removed since.
-            again.append(pair)
-        elif found is None:
-            refusals.append((envelope["_id"], f"a live item has its key {envelope['key']!r}"))
-        elif is_same_push(found, context.name):
-            already += 1
-        else:
-            refusals.append((envelope["_id"], _other_queue(found)))
-    result = ImportResult(0, already, len(refusals), tuple(refusals))
-    return (result + (await _insert(context, again))) if again else result

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -46,7 +45,6 @@ from mongoq.core_threads.sequence.hold import find_held_from, release, take_back
 from mongoq.core_threads.sequence.leave import leave
 from mongoq.data.arguments import count
 from mongoq.data.copies import Replayed
-from mongoq.data.envelope import Document
 from mongoq.data.indexes import CLAIM_ORDER, SEQUENCE_ORDER
 from mongoq.data.item import id_key
 from mongoq.data.sequence import blocked_filter, held_entries, held_target
@@ -86,10 +84,28 @@ def revive(
         # programs may use ids that are not hashable.
         page = [letter for letter in page if repr(letter["_id"]) not in met]
         met.update(repr(letter["_id"]) for letter in page)
-        if page:
-            result += _hand_back(context, page, target, by_hop=hop is not None)
-            if progress is not None:
-                progress(result)
+        if not page:
+            continue
+        refusals: list[tuple[ObjectId, str]] = []
+        homes: dict[tuple[str, bool], list[Leaving]] = {}
+        for letter in page:
+            changes = _changes(context, letter, target, by_hop=hop is not None)
+            if isinstance(changes, str):
+                refusals.append((letter["_id"], changes))
+            else:
+                is_ordered = isinstance(letter.get("sequence"), str)
+                homes.setdefault((changes["q"], is_ordered), []).append((letter, changes))
+        moved = 0
+        for (queue, is_ordered), leaving in homes.items():
+            if is_ordered:
+                moved += _move_in_order(context, queue, leaving)
+            else:
+                moved += _move(context, queue, leaving, refusals)
+        context.count("move", moved)
+        skipped = len(page) - moved - len(refusals)
+        result += Replayed(len(page), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
+        if progress is not None:
+            progress(result)
     if not result.found and letters.ids != ():
         refuse_mistake(context, letters=True)
     return result
@@ -161,33 +177,6 @@ def find_releases(context: QueueContext[Any], chosen: Query) -> tuple[list[Relea
     return releases, max(0, len(ended) - MAX_RELEASES)
 
 
-def _hand_back(
-    context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
-) -> Replayed:
-    """Hand back one page, and count the results.
-
-    Letters that had sequences go in a transaction for each queue, to their places or to the ends; others in a bulk.
-    """
-    refusals: list[tuple[ObjectId, str]] = []
-    homes: dict[tuple[str, bool], list[Leaving]] = {}
-    for document in documents:
-        changes = _changes(context, document, target, by_hop=by_hop)
-        if isinstance(changes, str):
-            refusals.append((document["_id"], changes))
-        else:
-            is_ordered = isinstance(document.get("sequence"), str)
-            homes.setdefault((changes["q"], is_ordered), []).append((document, changes))
-    moved = 0
-    for (queue, is_ordered), letters in homes.items():
-        if is_ordered:
-            moved += _move_in_order(context, queue, letters)
-        else:
-            moved += _move(context, queue, letters, refusals)
-    context.count("move", moved)
-    skipped = len(documents) - moved - len(refusals)
-    return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
-
-
 def _move(
     context: QueueContext[Any], queue: str, letters: Sequence[Leaving], refusals: list[tuple[ObjectId, str]]
 ) -> int:
@@ -229,56 +218,50 @@ def _move(
 
 
 def _move_in_order(context: QueueContext[Any], queue: str, letters: Sequence[Leaving]) -> int:
-    """Move letters that had sequences, in a transaction: to their places, or to the ends."""
-    ensure_possible(context.broker)
-    home = QueueContext(context.broker, queue_options(queue), context.broker.untyped)
-    ensure_ready(home)
-    mark_ordered(home, joined=False)
-    entered, promoted = run_atomic(context.broker, partial(_enter_again, context, home, letters))
-    context.broker.counters.add(queue, "put", len(entered))
-    for update in entered:
-        if "when" in update:
-            context.broker.record_put(queue, update["when"], is_new=False)
-    record_promoted(context.broker, promoted)
-    return len(entered)
-
-
-def _enter_again(
-    context: QueueContext[Any], home: QueueContext[Any], letters: Sequence[Leaving]
-) -> tuple[list[dict[str, Any]], list[Promoted]]:
-    """Move the letters that no caller holds to the ends of their sequences, inside a transaction.
+    """Move letters that had sequences to the ends of these, in a transaction; return how many went.
 
     A letter that holds its sequence goes back to its place in it, or lets the next item follow if it goes elsewhere.
     """
-    now, when = context.broker.clock.now(), context.broker.clock.stamp()
-    updates = {
-        id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
-    }
-    ids = [letter["_id"] for letter, _ in letters]
-    free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
-    documents = find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
-    here = {id_key(document["_id"]) for document in documents}
-    leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
-    places, freed = take_back(context.broker, home.name, leaving)
-    new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
-    entries = enter_all(context.broker, [(home.name, sequence) for sequence in new])
-    entered, statements = [], []
-    for letter in leaving:
-        arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
-        place = {"place": places[key]} if key in places else entries[home.name, letter["sequence"]].take(when)
-        changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
-        unset = dict(arguments["update"]["$unset"])
-        if held_target(letter) is not None:
-            unset["origin.place"] = ""
-        if "ready_from" in place:
-            del changes["when"]
-            unset["when"] = ""
-        statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
-        entered.append(changes)
-    send_statements(context.broker, statements)
-    # A letter may have had a place in a sequence of the dead queue itself.
-    left = Counter(letter["sequence"] for letter in leaving if "place" in letter)
-    promoted = leave(context.broker, context.name, left)
-    targets = (held_target(letter) for letter in leaving if id_key(letter["_id"]) not in places)
-    followed = release(context.broker, (target for target in targets if target is not None))
-    return entered, [*freed, *promoted, *followed, *(item for entry in entries.values() for item in entry.promoted)]
+    broker = context.broker
+    ensure_possible(broker)
+    home = QueueContext(broker, queue_options(queue), broker.untyped)
+    ensure_ready(home)
+    mark_ordered(home, joined=False)
+
+    def enter() -> tuple[list[dict[str, Any]], list[Promoted]]:
+        now, when = broker.clock.now(), broker.clock.stamp()
+        ids = [letter["_id"] for letter, _ in letters]
+        free = _update(context, {"_id": {"$in": ids}}, {}, now, when)["filter"]
+        documents = find_few(broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
+        here = {id_key(document["_id"]) for document in documents}
+        leaving = [(letter, fields) for letter, fields in letters if id_key(letter["_id"]) in here]
+        places, freed = take_back(broker, queue, [letter for letter, _ in leaving])
+        others = [letter for letter, _ in leaving if id_key(letter["_id"]) not in places]
+        entries = enter_all(broker, [(queue, letter["sequence"]) for letter in others])
+        entered, statements = [], []
+        for letter, fields in leaving:
+            arguments, key = _update(context, {"_id": letter["_id"]}, fields, now, when), id_key(letter["_id"])
+            place = {"place": places[key]} if key in places else entries[queue, letter["sequence"]].take(when)
+            changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
+            unset = dict(arguments["update"]["$unset"])
+            if held_target(letter) is not None:
+                unset["origin.place"] = ""
+            if "ready_from" in place:
+                del changes["when"]
+                unset["when"] = ""
+            statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
+            entered.append(changes)
+        send_statements(broker, statements)
+        # A letter may have had a place in a sequence of the dead queue itself.
+        left = Counter(letter["sequence"] for letter, _ in leaving if "place" in letter)
+        promoted = [*freed, *(leave(broker, context.name, left))]
+        promoted += release(broker, [target for letter in others if (target := held_target(letter)) is not None])
+        return entered, [*promoted, *(item for entry in entries.values() for item in entry.promoted)]
+
+    entered, promoted = run_atomic(broker, enter)
+    broker.counters.add(queue, "put", len(entered))
+    for update in entered:
+        if "when" in update:
+            broker.record_put(queue, update["when"], is_new=False)
+    record_promoted(broker, promoted)
+    return len(entered)

@@ -20,7 +20,6 @@ from mongoq.core.history.mistaken import (
     NO_HISTORY,
     QUEUES_TOGETHER,
     SAMPLED,
-    _are_letters,
     _has_died,
     _nearest,
     _other,
@@ -50,13 +49,11 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> None:
     yet is no mistake by itself: only a name that is very similar to one in use counts as misspelt.
     """
     broker, name = context.broker, context.name
-    dead = _dead_queues(broker)
+    dead = read_dead_queues(broker)
     owner, there = name.removesuffix(DEAD_SUFFIX), None
     if letters and not (_holds(broker, name)):
-        if name.endswith(DEAD_SUFFIX):
-            there = dead.get(owner, name)
-        else:
-            there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
+        is_named = owner == name and name in dead.values()
+        there = name if is_named else dead.get(owner, owner + DEAD_SUFFIX)
         if there == name or not (_holds(broker, there)):
             there = next(iter(find_letters_of(broker, owner)), None)
         if there is not None:
@@ -105,15 +102,12 @@ def refuse_unknown(broker: BrokerContext, name: str) -> None:
     """
     if is_known(broker, name):
         return
-    names = _find_known_queues(broker, (_dead_queues(broker)))
+    names = _find_known_queues(broker, (read_dead_queues(broker)))
     # All items of a queue may be dead letters.
     names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
     if not names & {name, _other(name)}:
-        near = _nearest(name, names)
-        if not near:
-            likely = sorted(choose_candidates(name, names))
-            near = tuple(get_close_matches(name, likely, MAX_SUGGESTIONS, MIN_SIMILARITY))
-        raise QueueUnknown(name, near, broker.namespace)
+        near = get_close_matches(name, sorted(choose_candidates(name, names)), MAX_SUGGESTIONS, MIN_SIMILARITY)
+        raise QueueUnknown(name, tuple(near), broker.namespace)
 
 
 def is_known(broker: BrokerContext, name: str) -> bool:
@@ -135,17 +129,11 @@ def is_known(broker: BrokerContext, name: str) -> bool:
     return name in bound or any(name in queues for queues in bound.values())
 
 
-def find_owner(broker: BrokerContext, name: str) -> str | None:
-    """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
-    dead = _dead_queues(broker)
-    return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
-
-
 def _holds(broker: BrokerContext, queue: str, state: Any = None) -> bool:
     return (find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
 
 
-def _dead_queues(broker: BrokerContext) -> dict[str, str]:
+def read_dead_queues(broker: BrokerContext) -> dict[str, str]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
     where = {"settings.dead": {"$type": "string"}}
     controls = read_controls(broker, CONTROL_PREFIX, ["settings.dead"], where=where)
@@ -162,13 +150,22 @@ def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> set[str]:
 
 
 def find_letter_queues(broker: BrokerContext, names: Iterable[str]) -> list[str]:
-    """Return those of the queues that hold dead letters (an ``aggregate`` of their first items for each 100 queues)."""
+    """Return those of the queues that hold dead letters (an ``aggregate`` of their first items for each 100 queues).
+
+    All of their first items have died in another queue, and one of them is still as its burial left it: items that were
+    sent back and went on keep their ``origin`` as well, but none of them has the time of the burial. A queue with other
+    items among its first ones counts as ordinary: commands for letters would take these too.
+    """
     fields = {"$project": {"q": 1, "when": 1, "origin": 1, COPY_MARK: 1}}
     first: list[Document] = _read_first(broker, names, 1, fields)
     samples: dict[str, list[Document]] = {item["q"]: [] for item in first if _has_died(item)}
     for item in _read_first(broker, samples, SAMPLED, fields):
         samples[item["q"]].append(item)
-    return [name for name, items in samples.items() if _are_letters(items)]
+    return [
+        name
+        for name, items in samples.items()
+        if all(map(_has_died, items)) and any(item["origin"].get("at") == item["when"] for item in items)
+    ]
 
 
 def find_letters_of(broker: BrokerContext, name: str) -> list[str]:

@@ -9,22 +9,17 @@ compared with the filter.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from mongoq.core.base.find import find_command, read_stored_batch
-from mongoq.core.command import Command, Unreadable, delete_many
+from mongoq.core.command import Command, Unreadable
 from mongoq.core.history.query import (
     BY_ID,
-    FIRST_SLICE,
-    MAX_DELETED_ITEMS,
     PAGE,
     SLICE,
-    SLICE_GROWTH,
     BoundedCount,
-    M,
     Progress,
     Query,
     lacks_index,
@@ -37,17 +32,9 @@ from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.find import close_cursor, find_few, find_undecoded
 from mongoq.core_threads.base.retry import retry_once
 from mongoq.core_threads.perform import perform
-from mongoq.core_threads.sequence.hold import delete_in_order
-from mongoq.data.arguments import count
 from mongoq.data.encoding.codec import UnreadableDocument
-from mongoq.data.item import Document, Item
+from mongoq.data.item import Document
 from mongoq.errors import CollectionUnsuitable
-
-
-def history_page(context: QueueContext[M], query: Query) -> tuple[list[Item[M]], Query | None]:
-    """Read the items of one page, and return the query of the rest (``find``, majority read concern)."""
-    documents, rest = documents_page(context, query)
-    return context.items(documents, context.broker.clock.now()), rest
 
 
 def documents_page(
@@ -66,34 +53,32 @@ def documents_page(
         named = replace(query, ids=ids).filter(context.name)
         documents = find_few(broker, named, query.order, len(ids), hint=BY_ID, target="history", lenient=True)
         return documents, replace(query, ids=behind) if behind else None
-    find: dict[str, Any] = {"filter": query.filter(context.name), "sort": dict(query.order), "limit": query.page}
-    if fields is not None:
-        find["projection"] = fields
-    if not broker.serverless:
-        find |= {"batchSize": query.page, "readConcern": {"level": "majority"}}
-    hinted = find if query.hint is None or broker.serverless else {**find, "hint": query.hint}
-    try:
-        documents, id = _read_reply(broker, hinted, as_stored=fields is not None)
-    except Exception as error:
-        if hinted is find or not lacks_index(error):
-            refuse_filter(query.where, error)
-            raise
-        # A collection without the index holds few items.
-        documents, id = _read_reply(broker, find, as_stored=fields is not None)
-    if id:
-        # A page of large items takes no more memory than one reply (16 MB).
-        close_cursor(broker, id)
-    if not id and len(documents) < query.page:
+    filter, fields_alone = query.filter(context.name), {} if fields is None else {"projection": fields}
+    if broker.serverless:
+        arguments = {"filter": filter, "sort": query.order, "limit": query.page, **fields_alone}
+        documents, cursor_id = perform(Command("find", arguments, target="history")), 0
+    else:
+        find = {"filter": filter, "sort": dict(query.order), "limit": query.page, "batchSize": query.page}
+        find |= {**fields_alone, "readConcern": {"level": "majority"}}
+        try:
+            hint = {} if query.hint is None else {"hint": query.hint}
+            documents, cursor_id = _read_reply(broker, {**find, **hint}, as_stored=fields is not None)
+        except Exception as error:
+            if query.hint is None or not lacks_index(error):
+                refuse_filter(query.where, error)
+                raise
+            # A collection without the index holds few items.
+            documents, cursor_id = _read_reply(broker, find, as_stored=fields is not None)
+        if cursor_id:
+            # A page of large items takes no more memory than one reply (16 MB).
+            close_cursor(broker, cursor_id)
+    if not cursor_id and len(documents) < query.page:
         return documents, None
     return documents, replace(query, after=open_document(broker, documents[-1]))
 
 
 def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> tuple[list[Any], int]:
     """Return the documents of the server's first reply, and the id of the cursor for the others, 0 for none."""
-    if broker.serverless:
-        arguments = {**find, "sort": list(find["sort"].items())}
-        documents: list[Any] = perform(Command("find", arguments, target="history"))
-        return documents, 0
     command = find_command(broker, find, as_stored=as_stored)
     try:
         cursor = retry_once(command)
@@ -103,25 +88,22 @@ def _read_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool)
         return cursor["firstBatch"], cursor["id"]
 
 
-def read_slice(
-    context: QueueContext[Any], query: Query, *, examine: int = SLICE
-) -> tuple[list[Document], Query | None, int]:
-    """Read the matching documents among the next ``examine`` of a query, a page of them at most (two ``find``).
+def read_slice(context: QueueContext[Any], query: Query) -> tuple[list[Document], Query | None, int]:
+    """Read the next matching documents of a query, a page of them at most, within one slice (two ``find``).
 
-    Returns the documents, the query of the rest, ``None`` at the end, and the number of documents examined, or more.
-    A slice may have no documents although there is a rest. Without a filter, or by ids, it is one page (one ``find``).
+    Returns the documents, the query of the rest, ``None`` at the end, and how many documents it has passed, at most.
+    There may be no documents although there is a rest. Without a filter, or by ids, there are no slices (one ``find``).
     """
-    part, behind = query, None
-    if query.ids is None and query.conditions(context.name):
-        part, behind = _cut_slice(context, query, count(examine, "examine"))
-    documents, rest = documents_page(context, part)
+    if query.ids is None and query.last is None and query.conditions(context.name):
+        query = _cut_slice(context, query, SLICE)
+    documents, rest = documents_page(context, query)
     if rest is None:
-        return documents, behind, examine
-    return documents, replace(rest, last=query.last), len(documents)
+        return documents, query.behind_slice(), SLICE
+    return documents, rest, len(documents)
 
 
-def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[Query, Query | None]:
-    """Return the next slice of a query, and the query of what is behind it.
+def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> Query:
+    """Return the query of the next slice, which has no ``last`` at the end.
 
     The end of the slice is read from the keys of the index alone (``find``). The slice is what lies before it, whatever
     comes or goes meanwhile: no item is met twice, and none that stays is passed over.
@@ -138,52 +120,25 @@ def _cut_slice(context: QueueContext[Any], query: Query, examine: int) -> tuple[
             problem = f"lacks the index {query.index.name}; run broker.ensure_indexes(), see 'mongoq doctor'"
             raise CollectionUnsuitable(broker.namespace, problem) from error
         raise
-    if len(ends) < 2:
-        return query, None
-    return replace(query, last=ends[0]), replace(query, after=ends[0])
-
-
-class Search:
-    """Reads the matching documents of a query, a slice at a time; slices grow while they do not fill a page.
-
-    Attributes:
-        rest: query of what is not read yet; ``None`` at the end.
-        examined: number of documents that were compared with the filter so far; at least so many.
-    """
-
-    def __init__(self, context: QueueContext[Any], query: Query) -> None:
-        self.rest: Query | None = query
-        self.examined = 0
-        self._context = context
-        self._page = query.page
-        self._size = FIRST_SLICE
-
-    def read(self, room: float = math.inf) -> list[Document]:
-        """Read the next slice, ``room`` documents of it at most; it may be empty before the end."""
-        if self.rest is None:
-            return []
-        page = int(min(self._page, room))
-        rest = replace(self.rest, page=page)
-        documents, self.rest, examined = read_slice(self._context, rest, examine=self._size)
-        # A full page leaves most of a slice unread, and the end of each slice is read first.
-        self._size = FIRST_SLICE if len(documents) >= page else min(SLICE, self._size * SLICE_GROWTH)
-        self.examined += examined
-        return documents
+    return query if len(ends) < 2 else replace(query, last=ends[0])
 
 
 def search(context: QueueContext[Any], query: Query, *, limit: int, progress: Progress | None = None) -> list[Document]:
     """Read the first ``limit`` matching documents of a query, slice by slice; undecodable ones come in addition.
 
-    It reads to the end if there are fewer. ``progress`` is called after each slice.
+    It reads to the end if there are fewer. ``progress`` is called after each page.
     """
-    found, missing = list[Document](), limit
-    pages = Search(context, replace(query, page=PAGE))
-    while missing > 0 and pages.rest is not None:
-        documents = pages.read(missing if query.ids is None else PAGE)  # ids in any order: the first may be last
+    found, missing, examined = list[Document](), limit, 0
+    rest: Query | None = query
+    while missing > 0 and rest is not None:
+        # Ids may be given in any order: the first one may be the last to come.
+        page = PAGE if query.ids is not None else min(PAGE, missing)
+        documents, rest, more = read_slice(context, replace(rest, page=page))
         found += documents
         missing -= sum(not isinstance(document, UnreadableDocument) for document in documents)
+        examined += more
         if progress is not None:
-            progress(pages.examined)
+            progress(examined)
     return found
 
 
@@ -202,7 +157,7 @@ def count_range(
     number, examined, rest = 0, 0, query
     while examined < limit:
         size = min(SLICE, limit - examined)
-        part, behind = _cut_slice(context, rest, size)
+        part = _cut_slice(context, rest, size)
         hint = {} if context.broker.serverless else {"hint": part.index.pattern}
         try:
             number += perform(Command("count_documents", {"filter": part.filter(context.name), **hint}))
@@ -212,6 +167,7 @@ def count_range(
         examined += size
         if progress is not None:
             progress(examined)
+        behind = part.behind_slice()
         if behind is None:
             return BoundedCount(number)
         rest = behind
@@ -240,36 +196,3 @@ def count_free(
         if not free.exact:
             break
     return free
-
-
-def delete(context: QueueContext[Any], query: Query, room: float = math.inf) -> int:
-    """Delete the items of a query, ``room`` of them at most, and return how many.
-
-    Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in order and a
-    ``delete`` of them for each 1,000 items. Items that others wait for go in transactions, in which the next ones
-    follow.
-    """
-
-    def remove(filter: dict[str, Any]) -> int:
-        if query.state == "blocked":  # nothing behind them could follow
-            return perform(delete_many(filter))
-        return delete_in_order(context, filter)
-
-    deleted = 0
-    for part in query.split(MAX_DELETED_ITEMS):
-        if room == math.inf:
-            deleted += remove(part.filter(context.name))
-            continue
-        rest = part
-        while deleted < room:
-            size, filter = int(min(MAX_DELETED_ITEMS, room - deleted)), rest.filter(context.name)
-            fields = {**query.key_fields, "_id": 1}
-            page = find_few(context.broker, filter, query.order, size, projection=fields, hint=rest.hint)
-            if not page:
-                break
-            # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-            named = part.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-            deleted += remove(named.filter(context.name))
-            # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
-            rest = replace(rest, after=page[-1])
-    return deleted

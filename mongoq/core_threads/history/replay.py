@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,13 +16,11 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.core.command import Command, WakeEvent, chunks, own_error
-from mongoq.core.history.query import BY_ID, Query, open_document
+from mongoq.core.command import Command, Duplicate, PartlyRefused, WakeEvent, chunks
+from mongoq.core.history.query import BY_ID, Query, make_query, open_document, read_ids
 from mongoq.core.history.replay import (
     CHUNKS_PER_SECOND,
     CLOCK_TOLERANCE,
-    COPIED_FIELDS,
-    DUPLICATE_KEY_CODE,
     IDS_PER_FIND,
     LABEL_BYTES,
     LONGEST_WAIT_SECONDS,
@@ -29,11 +28,9 @@ from mongoq.core.history.replay import (
     ORIGINALS_TOGETHER,
     STENCIL_FIELDS,
     Progress,
-    Task,
     Transform,
-    _check_options,
-    _check_range,
     _Copy,
+    _Task,
     hop_destination,
     mark_copy,
 )
@@ -80,11 +77,11 @@ def replay(
     once: Duration,
     rate: float | None,
     progress: Progress | None,
-    dry_run: bool,
+    dry_run: Any,
     page: int,
 ) -> Replayed:
     """Copy processed items, page by page and chunk by chunk; all arguments are checked before anything is sent."""
-    task = Task(
+    task = _Task(
         context,
         hop_destination(context, hop, to) or destination(context, context),
         text(label, "label", LABEL_BYTES),
@@ -96,8 +93,25 @@ def replay(
         hop,
     )
     room = math.inf if limit is None else count(limit, "limit")
-    pace = _check_options(transform, progress, dry_run, rate)
-    query = _check_range(context, since=since, until=until, after=after, where=where, ids=ids, page=page)
+    callbacks: tuple[tuple[Any, str], ...] = ((transform, "transform"), (progress, "progress"))
+    for function, argument in callbacks:
+        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+            raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {function!r}")
+    if not isinstance(dry_run, bool):
+        raise ArgumentInvalid("dry_run", f"True or False, not {dry_run!r}")
+    pace: Any = math.inf if rate is None else rate
+    if rate is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < math.inf):
+        raise ArgumentInvalid("rate", f"copies per second, a number above 0, not {rate!r}")
+    query = make_query(context, state="processed", page=page, since=since, until=until, where=where)
+    if after is not None:
+        if since is not None:
+            raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
+        query = query.behind(after, context.broker.encoding)
+    if ids is not None:
+        for argument, value in {"since": since, "until": until, "after": after, "where": where}.items():
+            if value is not None:
+                raise ArgumentInvalid(argument, "choose by ids=, or by since=, until=, after= and where=, not by both")
+        query = replace(query, ids=read_ids(ids))
     if dry_run:
         # It writes nothing, not even the options of a handle.
         ensure_broker_ready(context.broker, write=False)
@@ -105,88 +119,61 @@ def replay(
         ensure_ready(context, fresh=False)
         if isinstance(to, QueueContext):
             ensure_ready(QueueContext(context.broker, to.options, to.codec), fresh=False)
-    source = _Source(task, query)
-    if query.ids is not None:
-        source.locate(query.ids)
-    result = _copy_all(task, source, room, pace, progress or (lambda _: None))
+    missing: tuple[ObjectId, ...] = ()
+    rest: Query | None = query
+    if query.ids is None:
+        # The end of the range is fixed now. Copies that a replay made into this queue are left out by their mark, so
+        # the clocks need not agree.
+        end = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
+        rest = replace(query, until=end).narrow({COPY_MARK: {"$ne": context.name}})
+    else:
+        fields, keys = {"processed": 1}, list[Document]()
+        for part in query.split(IDS_PER_FIND):
+            options: dict[str, Any] = {"projection": fields, "hint": BY_ID, "target": "history"}
+            keys += find_few(context.broker, part.filter(context.name), [("_id", 1)], IDS_PER_FIND, **options)
+        order = tuple(key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"])))
+        missing = tuple(id for id in query.ids if id not in set(order))
+        rest = replace(query, ids=order) if order else None
+    result = _copy_all(task, rest, missing, room=room, rate=pace, progress=progress or (lambda _: None))
     if not result.found and query.ids != ():
         refuse_mistake(context, letters=False)
         log_no_history(context)
     return result
 
 
-class _Source:
-    """Reads the items to copy, oldest first: those with the ids of the query, or those between two times.
-
-    The end of the range is fixed at the beginning, and copies that a replay made into this queue are left out by their
-    mark, so the clocks need not agree. Items that are copied without decoding are read as bytes.
-
-    Attributes:
-        missing: ids that no item was found for; it grows with each page.
-    """
-
-    def __init__(self, task: Task, query: Query) -> None:
-        context = self._context = task.context
-        self.missing: tuple[ObjectId, ...] = ()
-        trail = {} if task.hop is None else {"trail": 1}
-        self._projection = {**COPIED_FIELDS, **trail} if task.as_stored else None
-        if query.ids is None:
-            until = query.until or context.broker.clock.now() + CLOCK_TOLERANCE
-            query = replace(query, until=until).narrow({COPY_MARK: {"$ne": context.name}})
-        self._rest: Query | None = query
-        self._page = query.page
-
-    def locate(self, ids: Sequence[ObjectId]) -> None:
-        """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
-        assert self._rest is not None
-        keys: list[Document] = []
-        for part in self._rest.split(IDS_PER_FIND):
-            keys += find_few(
-                self._context.broker,
-                part.filter(self._context.name),
-                [("_id", 1)],
-                IDS_PER_FIND,
-                projection={"processed": 1},
-                hint=BY_ID,
-                target="history",
-            )
-        order = [key["_id"] for key in sorted(keys, key=lambda key: (key["processed"], key["_id"]))]
-        there = set(order)
-        self.missing = tuple(id for id in ids if id not in there)
-        self._rest = replace(self._rest, ids=tuple(order)) if order else None
-
-    def read(self, room: float) -> list[Document | bytes]:
-        """Read the next page, ``room`` documents of it at most; it is empty at the end."""
-        documents: list[Any] = []
-        while not documents and self._rest is not None:
-            page = replace(self._rest, page=int(min(self._page, room)))
-            documents, self._rest = documents_page(self._context, page, fields=self._projection)
-            if page.ids is not None:
-                there = {document["_id"] for document in documents}
-                self.missing += tuple(id for id in page.ids[: page.page] if id not in there)
-        return documents
-
-
-def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: Progress) -> Replayed:
+def _copy_all(
+    task: _Task,
+    rest: Query | None,
+    missing: tuple[ObjectId, ...],
+    *,
+    room: float,
+    rate: float,
+    progress: Progress,
+) -> Replayed:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next.
 
-    ``rate`` is the number of copies per second, at most; copies that exist already do not count.
+    ``rate`` is the number of copies per second, at most; copies that exist already do not count. ``missing`` are ids
+    that no item was found for.
     """
-    result, found, free = Replayed(), list[Document | bytes](), -math.inf
+    result, found, free = Replayed(), list[Any](), -math.inf
     pending: _Chunk | None = None
 
     def finish(pending: _Chunk) -> None:
         nonlocal result, free
         more = pending.receive()
         free += more.pushed / rate
-        result = replace(result + more, missing=source.missing)
+        result = replace(result + more, missing=missing)
         progress(result)
 
     while True:
         try:
-            if not found and room > 0:
-                found = source.read(room)
+            while not found and room > 0 and rest is not None:
+                page = replace(rest, page=int(min(rest.page, room)))
+                found, rest = documents_page(task.context, page, fields=task.fields)
                 room -= len(found)
+                if page.ids is not None:
+                    there = {document["_id"] for document in found}
+                    missing += tuple(id for id in page.ids[: page.page] if id not in there)
             # Small enough to keep the rate within a second.
             size = max(1, int(min(len(found), rate / CHUNKS_PER_SECOND)))
             documents, found = found[:size], found[size:]
@@ -199,7 +186,7 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
         if pending is not None:
             finish(pending)
         if chunk is None:
-            return replace(result, missing=source.missing)
+            return replace(result, missing=missing)
         if not task.dry_run:
             if (pause := free - time.monotonic()) > 0:
                 sleep(pause)
@@ -211,7 +198,7 @@ def _copy_all(task: Task, source: _Source, room: float, rate: float, progress: P
 class _Chunk:
     """Copies of some documents, in their order, and what becomes of them; each document may still be bytes."""
 
-    def __init__(self, task: Task, documents: list[Document | bytes]) -> None:
+    def __init__(self, task: _Task, documents: list[Document | bytes]) -> None:
         self._task = task
         self._skipped = 0
         self._refusals: list[tuple[ObjectId, str]] = []
@@ -318,9 +305,17 @@ class _Chunk:
             run_beside(self._insert_all, self._done.set, copy_context())
 
     def _insert_all(self) -> None:
+        """Insert the copies, again after a lost reply, and count the new ones."""
         try:
             for part in self._parts:
-                self._pushed += _insert(part)
+                try:
+                    retry_once(Command("insert_many", {"documents": part, "ordered": False}))
+                    self._pushed += len(part)
+                except PartlyRefused as refused:
+                    # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
+                    if not all(isinstance(error, Duplicate) for error in refused.refusals.values()):
+                        raise
+                    self._pushed += len(part) - len(refused.refusals)
             self._error = None
         except BaseException as error:  # for the caller
             self._error = error
@@ -347,22 +342,6 @@ class _Chunk:
             refusals=tuple(self._refusals[:MAX_REFUSALS]),
             position=(self._last["processed"], self._last["_id"]),
         )
-
-
-def _insert(envelopes: list[RawBSONDocument]) -> int:
-    """Insert new copies, again after a lost reply; return how many are new."""
-    try:
-        retry_once(Command("insert_many", {"documents": envelopes, "ordered": False}))
-    except Exception as error:
-        details = getattr(own_error(error), "details", None)
-        if not isinstance(details, Mapping) or details.get("writeConcernErrors"):
-            raise
-        failures = details.get("writeErrors")
-        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
-        if not failures or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures):
-            raise
-        return len(envelopes) - len(failures)
-    return len(envelopes)
 
 
 def find_originals(broker: BrokerContext, copies: Mapping[bytes, ObjectId], label: str) -> dict[bytes, dict[str, Any]]:

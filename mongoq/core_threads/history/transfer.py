@@ -69,9 +69,27 @@ def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
     if failed := [error for error in refusals.values() if not isinstance(error, Duplicate)]:
         raise own_error(failed[0])
     result = ImportResult(len(chunk) - len(refusals))
-    if refusals:
-        result += _resolve(context, [chunk[place] for place in refusals])
-    return result
+    if not refusals:
+        return result
+    # A unique index has refused the others: their ids exist, or live items have their keys.
+    refused_pairs = [chunk[place] for place in refusals]
+    documents = find_pushed(context.broker, [envelope["_id"] for envelope, _ in refused_pairs])
+    met = {document["_id"]: document for document in documents}
+    already, left_out, again = 0, [], []
+    for pair in refused_pairs:
+        envelope = pair[0]
+        found = met.get(envelope["_id"])
+        if found is None and "key" not in envelope:
+            # The document with this id was removed since.
+            again.append(pair)
+        elif found is None:
+            left_out.append((envelope["_id"], f"a live item has its key {envelope['key']!r}"))
+        elif is_same_push(found, context.name):
+            already += 1
+        else:
+            left_out.append((envelope["_id"], _other_queue(found)))
+    result += ImportResult(0, already, len(left_out), tuple(left_out))
+    return (result + (_insert(context, again))) if again else result
 
 
 def _insert_in_order(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
@@ -87,24 +105,3 @@ def _insert_in_order(context: QueueContext[Any], chunk: Sequence[Pair]) -> Impor
         push_in_order(context, pushes, id_given=True, joined=False)
     refusals = tuple((found["_id"], _other_queue(found)) for found in others)
     return ImportResult(len(pushes), len(envelopes) - len(pushes) - len(others), len(others), refusals)
-
-
-def _resolve(context: QueueContext[Any], chunk: Sequence[Pair]) -> ImportResult:
-    """Find out why a unique index refused items: their ids exist, or live items have their keys."""
-    documents = find_pushed(context.broker, [envelope["_id"] for envelope, _ in chunk])
-    met = {document["_id"]: document for document in documents}
-    already, refusals, again = 0, [], []
-    for pair in chunk:
-        envelope = pair[0]
-        found = met.get(envelope["_id"])
-        if found is None and "key" not in envelope:
-            # The document with this id was removed since.
-            again.append(pair)
-        elif found is None:
-            refusals.append((envelope["_id"], f"a live item has its key {envelope['key']!r}"))
-        elif is_same_push(found, context.name):
-            already += 1
-        else:
-            refusals.append((envelope["_id"], _other_queue(found)))
-    result = ImportResult(0, already, len(refusals), tuple(refusals))
-    return (result + (_insert(context, again))) if again else result
