@@ -48,8 +48,6 @@ from mongoq.data.stream_claim import ENTRY_TIME, entry_time
 
 UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
 """Items that were never claimed and cannot be replaced have none of these (see above)."""
-MAX_ATTEMPTS = 2**31
-"""Attempts from this on cannot be counted in an int32; other programs may have written any value."""
 Fields = Mapping[str, int]
 """Projection of a find."""
 
@@ -221,18 +219,14 @@ class BatchClaim:
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of items that are still eligible, and are to be claimed."""
-        return {**self.eligible_filter(ids), **self.where}
-
-    def eligible_filter(self, ids: Sequence[Any]) -> dict[str, Any]:
-        """Return the filter of items that are still eligible."""
-        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
+        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now), **self.where}
 
     def command(self) -> Command[Any]:
         """Return the claim of all that have runs left."""
         most = self.context.settings.most_attempts
         filter = {
             **self.filter(list(self.ids.values())),
-            "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
+            **({} if most is None else {"attempts": {"$lt": most}}),
             **({"reserved": {"$ne": True}} if self.skips_lapsed else {}),
             **(UNTOUCHED_FILTER if self.candidates.untouched else {}),
         }

@@ -89,9 +89,10 @@ async def reserve_many(
             if not shared:
                 claimed = await claim(context, n, until)
             else:
-                key = "reserve", context.name, until
+                shared_claim = Shared[Any](("reserve", context.name, until), _claim_for_all, (context, until))
+                shared_claim.undo = lambda item: item and release_command(item.id, item.token, item.due)
                 try:
-                    item = await share(Shared[Any](key, _claim_for_all, (context, until), _undo_shared))
+                    item = await share(shared_claim)
                 except NotYet:
                     continue
                 claimed = [] if item is None else [item]
@@ -133,10 +134,6 @@ async def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> 
         if not claimed:
             break
     return [*items, *[NotYet() if items else None] * (n - len(items))]
-
-
-def _undo_shared(item: Item[Any] | None) -> Command[Any] | None:
-    return None if item is None or item.due is None else release_command(item.id, item.token, item.due)
 
 
 # --- one item ------------------------------------------------------------------------------------

@@ -141,13 +141,11 @@ def _make_fork(context: QueueContext[Any], item: Item[Any], batch: Batch, fork: 
     if number > MAX_OUTPUTS:
         raise OutcomeInvalid(f"a fork of {number:,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")
     outputs: list[Output] = []
-    stored = item.stored("trail", [])
     for move in fork.moves:
         document = _make_output(context, item, move, moves, id=ObjectId())
         document["hops"] = item.hops + 1
         marks = batch.marks(context, item, "moved", document["q"])
-        fields = marks.in_document({"trail": stored if isinstance(stored, list) else []})
-        if trail := fields.get("trail", stored):
+        if trail := marks.trail(item.stored("trail", [])):
             document["trail"] = trail
         outputs.append(Output(document, context.broker.encoding.raw(document), move.sequence))
     size = sum(len(output.raw.raw) for output in outputs)

@@ -147,28 +147,29 @@ async def _settle_for_all(entries: list[tuple[QueueContext[Any], Item[Any], Make
     if len(entries) == 1:
         [(context, item, make)] = entries
         return [await _settle_one(item, make(context, item, Batch(context.broker.clock)))]
-    context = entries[0][0]
-    batch = Batch(context.broker.clock)
-    answers: dict[int, Any] = {}
-    first: dict[Any, int] = {}
-    wanted: dict[int, Wanted] = {}
-    for place, (own, item, make) in enumerate(entries):
-        if first.setdefault(id_key(item.id), place) == place:
-            try:
-                wanted[place] = item, make(own, item, batch)
-            except Exception as error:  # it concerns this caller only; the rest of the batch goes on
-                answers[place] = error
-    results = await settle_all(list(wanted.values()))
-    for place, (item, settlement) in wanted.items():
-        failure = results.failed.get(id_key(item.id))
+    batch = Batch(entries[0][0].broker.clock)
+    answers: list[Any] = [None] * len(entries)
+    wanted: dict[Any, tuple[int, Wanted]] = {}
+    later: list[int] = []
+    for place, (context, item, make) in enumerate(entries):
+        if id_key(item.id) in wanted:
+            later.append(place)
+            continue
+        try:
+            wanted[id_key(item.id)] = place, (item, make(context, item, batch))
+        except Exception as error:  # it concerns this caller only; the rest of the batch goes on
+            answers[place] = error
+    results = await settle_all([pair for _, pair in wanted.values()])
+    for key, (place, (_, settlement)) in wanted.items():
+        failure = results.failed.get(key)
         answers[place] = copies(failure, 1)[0] if failure else settlement.answer
-    for place, (own, item, make) in enumerate(entries):
-        if place not in answers:
-            try:
-                answers[place] = await _settle_one(item, make(own, item, Batch(own.broker.clock)))
-            except Exception as error:
-                answers[place] = own_error(error)
-    return [answers[place] for place in range(len(entries))]
+    for place in later:
+        context, item, make = entries[place]
+        try:
+            answers[place] = await _settle_one(item, make(context, item, Batch(context.broker.clock)))
+        except Exception as error:
+            answers[place] = own_error(error)
+    return answers
 
 
 async def settle_items(context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement) -> list[Wanted]:

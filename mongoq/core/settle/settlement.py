@@ -176,12 +176,12 @@ class Marks:
         changes = {"$set": {**update["$set"], **self.changes}} if self.changes else {}
         return {**update, **self.operators, **changes}
 
-    def in_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the marks as fields of a document that is written as a whole; a trail and nothing else."""
+    def trail(self, stored: Any) -> Any:
+        """Return the trail of a new document: that of an item, with what these marks append to it."""
         appended = self.operators.get("$push", {}).get("trail")
         if appended is None:
-            return dict(self.changes)
-        return {"trail": [*document.get("trail", EMPTY_TRAIL), *appended["$each"]][appended["$slice"] :]}
+            return self.changes.get("trail", stored)
+        return [*stored, *appended["$each"]][appended["$slice"] :]
 
 
 NO_MARKS = Marks({}, {})

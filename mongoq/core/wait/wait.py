@@ -65,17 +65,17 @@ async def find_next_due(context: QueueContext[Any]) -> datetime | None:
     return min((group["when"] for group in groups), default=None)
 
 
-async def is_at_work(context: QueueContext[Any], lease: timedelta) -> bool:
-    """Return whether any item is ready, or reserved for up to ``lease``; scheduled items do not count (``find``)."""
+async def is_drained(context: QueueContext[Any], lease: timedelta, *, keeps_scheduled: bool) -> bool:
+    """Return whether a queue is empty (``find``).
+
+    With ``keeps_scheduled`` scheduled items may be left in it: none is ready, or reserved for up to ``lease``.
+    """
+    if not keeps_scheduled:
+        return (await find_next_due(context)) is None
     await ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
     filter = {"q": context.name, "when": {"$lte": now + lease}, "$or": [{"when": {"$lte": now}}, {"reserved": True}]}
-    return (await find_one(context.broker, filter, {"_id": 1})) is not None
-
-
-async def is_drained(context: QueueContext[Any], lease: timedelta, *, keeps_scheduled: bool) -> bool:
-    """Return whether a queue is empty; with ``keeps_scheduled`` scheduled items may be left in it."""
-    return not (await is_at_work(context, lease)) if keeps_scheduled else (await find_next_due(context)) is None
+    return (await find_one(context.broker, filter, {"_id": 1})) is None
 
 
 async def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> dict[str, datetime]:

@@ -17,8 +17,9 @@ from bson import ObjectId
 
 from mongoq.core.claim.batch_claim import BatchClaim
 from mongoq.core.claim.judge import OnInvalid, check_on_invalid, is_exhausted, make_marks
-from mongoq.core.claim.reserve import M, NotYet, R, _unclaimed, _undo_shared, undo_claim
+from mongoq.core.claim.reserve import M, NotYet, R, _unclaimed, undo_claim
 from mongoq.core.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.core.settle.settle import release_command
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.core_threads.base.queue_settings import ensure_ready
@@ -81,9 +82,10 @@ def reserve_many(
             if not shared:
                 claimed = claim(context, n, until)
             else:
-                key = "reserve", context.name, until
+                shared_claim = Shared[Any](("reserve", context.name, until), _claim_for_all, (context, until))
+                shared_claim.undo = lambda item: item and release_command(item.id, item.token, item.due)
                 try:
-                    item = share(Shared[Any](key, _claim_for_all, (context, until), _undo_shared))
+                    item = share(shared_claim)
                 except NotYet:
                     continue
                 claimed = [] if item is None else [item]
