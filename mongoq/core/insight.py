@@ -37,7 +37,7 @@ from mongoq.core.history.read import count_states, counts_of, find_queues, in_st
 from mongoq.core.perform import perform
 from mongoq.core.push.insert import check_key, live_filter
 from mongoq.core.sequence.hold import (
-    HELD_PER_PAGE,
+    CONTROLS_PER_PAGE,
     find_held,
     find_letters,
     find_miscounted,
@@ -486,7 +486,7 @@ async def count_held(broker: BrokerContext) -> dict[str, BoundedCount]:
     held: dict[str, BoundedCount] = {}
     for name in await read_controls(broker, CONTROL_PREFIX, (), where=HAS_SEQUENCES):
         if number := len(await find_held(broker, name)):
-            held[name] = BoundedCount(number, number < HELD_PER_PAGE)
+            held[name] = BoundedCount(number, number < CONTROLS_PER_PAGE)
     return held
 
 

@@ -471,7 +471,7 @@ def _join_trails(doing: JoinTransaction, members: Sequence[Member]) -> list[Any]
     for member, stored in zip(members, trails, strict=True):
         own = {"trail": stored if isinstance(stored, list) else []}
         marks = doing.batch(member.context).marks(member.context, member.item, "moved", doing.spec.pairs)
-        entries += marks.in_document(own).get("trail", own["trail"])
+        entries += marks.trail(own["trail"])
 
     def settled(entry: Any) -> float:
         at = entry.get("settled") if isinstance(entry, Mapping) else None

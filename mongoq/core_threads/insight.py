@@ -40,7 +40,7 @@ from mongoq.core.insight import (
     logger,
 )
 from mongoq.core.push.insert import check_key, live_filter
-from mongoq.core.sequence.hold import HELD_PER_PAGE
+from mongoq.core.sequence.hold import CONTROLS_PER_PAGE
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.find import aggregate_all, find_few, find_one
@@ -328,7 +328,7 @@ def count_held(broker: BrokerContext) -> dict[str, BoundedCount]:
     held: dict[str, BoundedCount] = {}
     for name in read_controls(broker, CONTROL_PREFIX, (), where=HAS_SEQUENCES):
         if number := len(find_held(broker, name)):
-            held[name] = BoundedCount(number, number < HELD_PER_PAGE)
+            held[name] = BoundedCount(number, number < CONTROLS_PER_PAGE)
     return held
 
 

@@ -104,7 +104,7 @@ class Queue(Contents[M], Local):
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        return DeadQueue(self._driver, settle.dead_context(self._context))
+        return DeadQueue(self._driver, settle.graveyard(self._context.broker, settle.dead_queue(self._context)))
 
     def _with(self, **changes: Any) -> Self:
         """Return a handle of the same queue whose context has other settings or marks."""

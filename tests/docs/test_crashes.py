@@ -158,13 +158,18 @@ ROWS = [
         ["ready", "reserved", "gone"],
         look=_unnamed,
     ),
-    Row("`pop` of a payload that does not fit", _pop("bad", model=Order), [READY, "nothing", DEAD]),
+    Row("`pop` of a payload that does not fit", _pop("bad", model=Order), [READY, "nothing", READY, RESERVED, DEAD]),
     Row(
         "`pop` with history of a payload that does not fit",
         _pop("bad", model=Order, history=DAY),
-        [READY, "orders processed 1", DEAD],
+        [READY, "orders processed 1", READY, RESERVED, DEAD],
     ),
-    Row("`pop` of what cannot be decoded", _pop_of_bytes, [READY, "nothing", DEAD], look=_by_the_envelope),
+    Row(
+        "`pop` of what cannot be decoded",
+        _pop_of_bytes,
+        [READY, "nothing", READY, RESERVED, DEAD],
+        look=_by_the_envelope,
+    ),
     Row(
         "`pop` that finds retries exhausted",
         _reserve(runs=1, pop=True, max_retries=0),

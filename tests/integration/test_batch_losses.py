@@ -97,16 +97,3 @@ def test_a_delete_that_did_not_arrive_is_sent_again(lossy: tuple[Proxy, Any], ra
         queue.commit_many(items)
         assert proxy.lost == 2
     assert raw.count_documents({"q": "orders"}) == 0
-
-
-def test_what_a_pop_whose_reply_is_lost_cannot_decode_is_a_letter(lossy: tuple[Proxy, Any], raw: Any) -> None:
-    proxy, collection = lossy
-    with mongoq.Broker(collection) as broker:
-        broker.queue("orders", history=60).push("no number")
-        proxy.lose("reply", "findAndModify")
-        assert broker.queue("orders", model=int).pop() is None
-        assert proxy.lost == 1
-        assert broker.queue("orders").size("processed") == 0
-    (letter,) = raw.find({"q": "orders.dead"})
-    assert letter["payload"] == "no number"
-    assert not letter.keys() & {"processed", "expires", "settled"}

@@ -382,7 +382,7 @@ def test_a_stream_that_breaks_is_opened_again(
 def test_without_its_stream_a_waiter_looks_by_itself(
     uri: str, database: str, client: MongoClient[Any], other_queue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mongoq.core_threads.wait.change_stream.PAUSE_SECONDS", 600.0)  # it is not opened again
+    monkeypatch.setattr("mongoq.core_threads.wait.wait.PAUSE_SECONDS", 600.0)  # it is not opened again
     with listened_to(uri, database, appname=database) as (broker, commands):
         waiter = Waiter(broker, commands)
         broken = len(commands.sent)

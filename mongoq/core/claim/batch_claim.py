@@ -48,8 +48,6 @@ from mongoq.data.stream_claim import ENTRY_TIME, entry_time
 
 UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
 """Items that were never claimed and cannot be replaced have none of these (see above)."""
-MAX_ATTEMPTS = 2**31
-"""Attempts from this on cannot be counted in an int32; other programs may have written any value."""
 Fields = Mapping[str, int]
 """Projection of a find."""
 
@@ -221,18 +219,14 @@ class BatchClaim:
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of items that are still eligible, and are to be claimed."""
-        return {**self.eligible_filter(ids), **self.where}
-
-    def eligible_filter(self, ids: Sequence[Any]) -> dict[str, Any]:
-        """Return the filter of items that are still eligible."""
-        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
+        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now), **self.where}
 
     def command(self) -> Command[Any]:
         """Return the claim of all that have runs left."""
         most = self.context.settings.most_attempts
         filter = {
             **self.filter(list(self.ids.values())),
-            "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
+            **({} if most is None else {"attempts": {"$lt": most}}),
             **({"reserved": {"$ne": True}} if self.skips_lapsed else {}),
             **(UNTOUCHED_FILTER if self.candidates.untouched else {}),
         }
@@ -274,7 +268,16 @@ async def send_claim(
     candidates, state, tried = claim.candidates, claim.context.state, len(claim.ids) - settled
     if tried <= 0:
         return []
-    number, again = await _send(claim)
+    try:
+        number, again = await retry_and_report(partial(perform, claim.command()))
+    except Exception as error:
+        # An update that the server ends by an error may have done a part, which is given back.
+        if isinstance(error, ReplyLost | Refused) or getattr(error, "code", None) is not None:
+            with suppress(Exception):
+                await retry_once(claim.give_back())
+        if not isinstance(error, Refused):
+            raise
+        number, again = 0, True  # it fails on one item, and the reply does not name it: each is then tried alone
     items: dict[Any, Item[Any]] = {}
     all_read = True
     if candidates.untouched and number == tried and not again:
@@ -289,23 +292,6 @@ async def send_claim(
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
         items |= await _claim_leftovers(claim, items, tried)
     return await start_or_expire(claim.context, [items[key] for key in claim.ids if key in items])
-
-
-async def _send(claim: BatchClaim) -> tuple[int, bool]:
-    """Send the claim until there is a reply; return how many items it found, and whether that may not be all it has.
-
-    If it fails, its items are given back: an update that the server ends by an error may have done a part. One that is
-    refused fails on one item, and the reply does not name it: each is then tried alone.
-    """
-    try:
-        return await retry_and_report(partial(perform, claim.command()))
-    except Exception as error:
-        if isinstance(error, ReplyLost | Refused) or getattr(error, "code", None) is not None:
-            with suppress(Exception):
-                await retry_once(claim.give_back())
-        if isinstance(error, Refused):
-            return 0, True
-        raise
 
 
 async def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> tuple[dict[Any, Item[Any]], bool]:

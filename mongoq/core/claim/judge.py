@@ -21,52 +21,46 @@ an expired one before it is; it leaves in a transaction, in which the next one f
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from bson import ObjectId
-from bson.raw_bson import RawBSONDocument
 
 from mongoq.core.base.find import find_few
 from mongoq.core.base.queue_settings import refresh_settings
-from mongoq.core.base.retry import retry_and_report, retry_once, retry_until_reply
-from mongoq.core.base.statements import Statement, send_statements
+from mongoq.core.base.retry import retry_once, retry_until_reply
+from mongoq.core.base.statements import Statement
 from mongoq.core.base.transaction import run_atomic
 from mongoq.core.command import (
     Command,
-    Duplicate,
     PartlyRefused,
     Refused,
     Unreadable,
     has_matched,
-    number_matched,
 )
 from mongoq.core.perform import perform
 from mongoq.core.sequence.hold import Letter, hold
-from mongoq.core.sequence.leave import Promoted, leave, record_promoted
-from mongoq.core.settle.send import settle_all
+from mongoq.core.sequence.places import Promoted, leave, record_promoted
+from mongoq.core.settle.by_token import update_many_command
+from mongoq.core.settle.send import settle_all, settle_within
 from mongoq.core.settle.settle import (
-    HISTORY_FIELDS,
     bury,
     make_burial,
-    make_unstarted,
     reason_exhausted,
     release_command,
     release_update,
+    retention_update,
 )
 from mongoq.core.settle.settlement import Batch, Settlement, Wanted, make_statement
 from mongoq.core.state.claim_hints import eligible
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import REASON_BYTES
-from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.encoding.error_text import one_line
-from mongoq.data.envelope import Document, attempts_of, new_id, shorten
+from mongoq.data.envelope import Document, attempts_of, expiry, new_id, shorten
 from mongoq.data.indexes import CLAIM_ORDER
 from mongoq.data.item import Item, has_place, id_key
 from mongoq.data.log_fields import log_fields
@@ -148,16 +142,9 @@ def raises_invalid(context: QueueContext[Any], on_invalid: OnInvalid) -> bool:
     return on_invalid == "raise" or context.settings.dead is None
 
 
-def misfit_reason(context: QueueContext[Any], item: Item[Any], invalid: PayloadInvalid, on_invalid: OnInvalid) -> str:
-    """Raise with an item that does not fit the model, or log that it is buried, and return the reason.
-
-    The reason is the invalid field, so that dead letters can be counted by it: the text of ``bury(error=)``.
-    """
-    if raises_invalid(context, on_invalid):
-        raise PayloadInvalid(invalid.path, invalid.problem, item=item) from invalid
-    words = item.id, item.queue, one_line(str(invalid))
-    logger.warning("burying item %s of queue %r: %s", *words, extra=log_fields(item))
-    return shorten(str(invalid), REASON_BYTES)
+def raise_misfit(item: Item[Any], invalid: PayloadInvalid) -> NoReturn:
+    """Raise with an item that does not fit the model: it is handed to the caller."""
+    raise PayloadInvalid(invalid.path, invalid.problem, item=item) from invalid
 
 
 async def decode_items(context: QueueContext[Any], items: list[Item[Any]], on_invalid: OnInvalid) -> list[Item[Any]]:
@@ -172,9 +159,14 @@ async def decode_items(context: QueueContext[Any], items: list[Item[Any]], on_in
         try:
             decoded.append(context.decode_payload(item))
         except PayloadInvalid as invalid:
-            if raises_invalid(context, on_invalid) and (others := [other for other in items if other is not item]):
-                await retry_once(give_back_items(context, others))
-            await _bury(context, item, misfit_reason(context, item, invalid, on_invalid), invalid, item.attempts)
+            if raises_invalid(context, on_invalid):
+                if others := [other for other in items if other is not item]:
+                    await retry_once(give_back_items(context, others))
+                raise_misfit(item, invalid)
+            words = item.id, item.queue, one_line(str(invalid))
+            logger.warning("burying item %s of queue %r: %s", *words, extra=log_fields(item))
+            # The reason is the invalid field, so that dead letters can be counted by it: the text of ``bury(error=)``.
+            await _bury(context, item, shorten(str(invalid), REASON_BYTES), invalid, item.attempts)
     return decoded
 
 
@@ -194,19 +186,27 @@ async def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) ->
     """
     if all(item.start_by is None for item in items):
         return items
-    now = context.broker.clock.now()
+    broker, now = context.broker, context.broker.clock.now()
     expired = [item for item in items if is_expired(item, now)]
+    late = {id_key(item.id) for item in expired}
+    starting = [item for item in items if id_key(item.id) not in late]
     if expired:
         try:
-            await _expire_reserved(context, expired)
+            if any(item.stored("q") is None for item in expired):  # the claim of a stream reads few fields
+                fence = {"_id": {"$in": [item.id for item in expired]}, "token": expired[0].token}
+                documents = await find_few(broker, fence, [("_id", 1)], len(expired), projection=UNREAD)
+                expired = [context.raw_item(document, now) for document in documents]
+            batch = Batch(broker.clock)
+            wanted: list[Wanted] = [(item, _make_expiry(context, item, batch, claimed=True)) for item in expired]
+            for error in (await settle_all(wanted)).failed.values():
+                if not isinstance(error, ReservationLost):  # another caller has it by now
+                    raise error
             await settle_expired_head(context)
         except Exception:
             # They were claimed for a caller that gets this error in their place.
             with suppress(Exception):
                 await retry_once(give_back_items(context, items))
             raise
-    late = {id_key(item.id) for item in expired}
-    starting = [item for item in items if id_key(item.id) not in late]
     dated = [item for item in starting if item.stored("start_by") is not None]
     if dated:
         held = await update_held(context, dated, {"$unset": {"start_by": ""}})
@@ -215,71 +215,49 @@ async def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) ->
     return starting
 
 
-async def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> None:
-    """Settle the expired items of a claim; an item that another caller has by now is left to it."""
-    if any(item.stored("q") is None for item in items):  # the claim of a stream reads few fields
-        fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
-        documents = await find_few(context.broker, fence, [("_id", 1)], len(items), projection=UNREAD)
-        now = context.broker.clock.now()
-        items = [context.raw_item(document, now) for document in documents]
-    batch = Batch(context.broker.clock)
-    wanted: list[Wanted] = [(item, _make_expiry(context, item, batch, claimed=True)) for item in items]
-    for error in (await settle_all(wanted)).failed.values():
-        if not isinstance(error, ReservationLost):
-            raise error
-
-
 def _make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, claimed: bool) -> Settlement:
-    """Return the settlement of an item that was not started in time; the attempt of a claim that found it is none."""
+    """Return the settlement of an item that was not started in time; the attempt of a claim that found it is none.
+
+    It goes to the dead queue, if the queue says so, or to history, or is deleted.
+    """
     if context.settings.buries_expired:
         attempts = item.attempts - claimed
         burial = make_burial(context, item, batch, reason=EXPIRED_REASON, error=None, attempts=attempts)
         return replace(burial, event="expired")
-    return make_unstarted(context, item, batch, claimed=claimed)
+    key = "expired", id_key(item.token), expiry(batch.now, context.settings.history, item.once), claimed
+    if key not in batch.alike:
+        update = retention_update(context, item, batch.now, {})
+        if update is not None and claimed:
+            update["$inc"] = {"attempts": -1}
+        batch.alike[key] = Settlement(context, update, "expired")
+    return batch.alike[key]
 
 
 async def settle_expired_head(context: QueueContext[Any]) -> None:
     """Settle the expired items among the first 1,000 of the queue (``find``, ``bulkWrite``).
 
     They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. Those in
-    sequences leave in transactions, with the expired ones behind them, and the next ones follow. As long as items
-    follow, the head is read again. A crash leaves them where they are.
+    sequences leave in transactions, with the expired ones behind them, and the next ones follow; then the head is read
+    again. What cannot be settled here, such as a document of another program, is settled by the claim that takes it. A
+    crash leaves them where they are.
     """
-    following = 1
-    while following:
+    broker = context.broker
+    placed: Sequence[Item[Any]] | None = None
+    while placed is None or placed:
+        now = broker.clock.now()
+        start = context.state.claim_hints.start(context.name, now)
         try:
-            following = await _settle_head(context)
-        except (Refused, PartlyRefused):
-            if context.stage is None:
-                raise
-            context = replace(context, stage=None)  # some other program wrote a trail that takes no marks
-
-
-async def _settle_head(context: QueueContext[Any]) -> int:
-    """Settle the expired items at the head once, and return how many items have followed them."""
-    now, dead = context.broker.clock.now(), context.settings.dead
-    start = context.state.claim_hints.start(context.name, now)
-    try:
-        documents = await find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
-    except Unreadable:  # a document of another program: a claim finds and buries it
-        return 0
-    expired = _select_expired(context, documents, now, new_id())
-    alone = [item for item in expired if not has_place(item)]
-    placed = [item for item in expired if has_place(item)]
-    number, all_promoted = 0, list[Promoted]()
-    if alone:
-        still = {**eligible(context.name, now), "start_by": {"$lte": now}}
-        statements = list(_make_statements(context, alone, still))
-        number, _ = await retry_and_report(partial(send_statements, context.broker, statements))
-    for begin in range(0, len(placed), MAX_SEQUENCES):
-        attempt = partial(_settle_placed, context, placed[begin : begin + MAX_SEQUENCES], now)
-        settled, promoted = await run_atomic(context.broker, attempt)
-        record_promoted(context.broker, promoted)
-        number, all_promoted = number + settled, all_promoted + promoted
-    context.count("expired", number)
-    if context.settings.buries_expired and dead is not None:
-        context.broker.record_put(dead, now, number=number)
-    return len(all_promoted)
+            documents = await find_few(broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
+            expired = _select_expired(context, documents, now, new_id())
+            placed = [item for item in expired if has_place(item)]
+            fence = {**eligible(context.name, now), "start_by": {"$lte": now}}
+            await settle_all(_make_unclaimed(context, [item for item in expired if not has_place(item)], fence))
+            for begin in range(0, len(placed), MAX_SEQUENCES):
+                heads = placed[begin : begin + MAX_SEQUENCES]
+                record = await run_atomic(broker, partial(_settle_placed, context, heads, fence))
+                record()
+        except (Unreadable, Refused, PartlyRefused):
+            return
 
 
 def _select_expired(
@@ -290,57 +268,49 @@ def _select_expired(
     return [item for item in items if is_expired(item, now)]
 
 
+def _make_unclaimed(
+    context: QueueContext[Any], items: Iterable[Item[Any]], fence: Mapping[str, Any]
+) -> Sequence[Wanted]:
+    """Return the settlements of expired items that no caller holds."""
+    batch = Batch(context.broker.clock)
+    return unclaimed(context, [(item, _make_expiry(context, item, batch, claimed=False)) for item in items], fence)
+
+
+def unclaimed(context: QueueContext[Any], wanted: Iterable[Wanted], fence: Mapping[str, Any]) -> list[Wanted]:
+    """Return settlements that find their items by a condition instead of a token: no caller holds them.
+
+    ``by`` tells other processes that have read an item ahead that it was taken. A stub loses it.
+    """
+    by, alike = str(context.broker.identity), dict[Settlement, Settlement]()
+    for _, settlement in (wanted := list(wanted)):
+        update = settlement.update
+        if update is not None and "by" not in update["$unset"]:
+            update = {**update, "$set": {**update["$set"], "by": by}}
+        if settlement not in alike:
+            alike[settlement] = replace(settlement, update=update, fence=fence)
+    return [(item, alike[settlement]) for item, settlement in wanted]
+
+
 async def _settle_placed(
-    context: QueueContext[Any], heads: Sequence[Item[Any]], now: datetime
-) -> tuple[int, list[Promoted]]:
+    context: QueueContext[Any], heads: Sequence[Item[Any]], fence: Mapping[str, Any]
+) -> Callable[[], None]:
     """Settle expired heads of sequences and the expired items behind them, inside a transaction.
 
-    Returns how many, and the items that have followed. Heads that were settled or started meanwhile are left out.
+    Heads that were settled or started meanwhile are left out. Returns the function that records the rest.
     """
-    ids = [item.id for item in heads]
-    still = {"_id": {"$in": ids}, **eligible(context.name, now), "start_by": {"$lte": now}, "place": HAS_PLACE}
+    now, ids = heads[0].read_at, [item.id for item in heads]
+    # Read in this transaction, they are as they were: another writer of one makes it try again.
+    still = {"_id": {"$in": ids}, **fence, "place": HAS_PLACE}
     found = await find_few(context.broker, still, [("_id", 1)], len(ids), projection={"_id": 1})
     keys = {id_key(document["_id"]) for document in found}
     leaving = [item for item in heads if id_key(item.id) in keys]
-    sequences = Counter(str(item.sequence) for item in leaving)
-    behind: list[Item[Any]] = []
-    holds = context.settings.holds_sequences and context.settings.buries_expired
-    for sequence in () if holds else sequences:  # behind a letter that holds its sequence, none leaves
-        blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
-        documents = await find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
-        behind += _select_expired(context, documents, now, heads[0].token)
-    if not leaving:
-        return 0, []
-    # Read in this transaction, they are as they were: another writer of one makes it try again.
-    number = await send_statements(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
-    if holds:
-        dead = str(context.settings.dead)
-        letters = [Letter(item.id, dead, str(item.sequence), item.stored("place")) for item in leaving]
-        await hold(context.broker, context.name, letters)
-        return number, []
-    return number, (await leave(context.broker, context.name, sequences))
-
-
-def _make_statements(
-    context: QueueContext[Any], items: Iterable[Item[Any]], still: Mapping[str, Any]
-) -> Iterator[Statement]:
-    """Make one statement for all items with the same settlement; each finds only items that ``still`` match."""
-    batch, by = Batch(context.broker.clock), str(context.broker.identity)
-    groups: dict[int, tuple[Settlement, list[Item[Any]]]] = {}
-    for item in items:
-        settlement = _make_expiry(context, item, batch, claimed=False)
-        groups.setdefault(id(settlement), (settlement, []))[1].append(item)
-    for settlement, alike in groups.values():
-        filter, update = {"_id": {"$in": [item.id for item in alike]}, **still}, settlement.update
-        if update is None:
-            yield "DeleteMany", {"filter": filter}
-            continue
-        if "by" not in update["$unset"]:  # a stub loses it
-            # It tells other processes that have read the item ahead that it was taken.
-            update = {**update, "$set": {**update["$set"], "by": by}}
-        if any(map(has_place, alike)):
-            update = {**update, "$unset": {**update["$unset"], "place": "", "ready_from": ""}}
-        yield "UpdateMany", {"filter": filter, "update": update}
+    sequences = {str(item.sequence) for item in leaving}
+    if not (context.settings.holds_sequences and context.settings.buries_expired):
+        for sequence in sequences:  # behind a letter that holds its sequence, none leaves
+            blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
+            documents = await find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
+            leaving += _select_expired(context, documents, now, heads[0].token)
+    return await settle_within(_make_unclaimed(context, leaving, {"q": context.name, "start_by": {"$lte": now}}))
 
 
 # --- documents of other programs -----------------------------------------------------------------
@@ -366,99 +336,53 @@ async def bury_foreign(context: QueueContext[Any], filter: Mapping[str, Any], re
     """
     if not context.state.ordered:  # this process may not have heard yet of the queue's first sequence
         await refresh_settings(context)
-    fields, unset_fields = _removal(context, reason)
+    now, dead, ordered = context.broker.clock.now(), context.settings.dead, context.state.ordered
+    if dead is None:
+        fields = {"when": now + POSTPONEMENT, "reserved": False, "attempts": 0}
+        unset_fields = ["token", "batch"]
+    else:
+        origin = {"queue": context.name, "reason": reason, "attempts": 0, "key": None, "at": now}
+        if context.stage is not None:
+            origin["stage"] = context.stage.name
+        fields = {"q": dead, "when": now, "reserved": False, "attempts": 0, "origin": origin}
+        unset_fields = ["token", "key", "start_by", *(["place"] if ordered else [])]
     update = {"$set": fields, "$unset": dict.fromkeys(unset_fields, "")}
-    projection = {"_id": 1, "sequence": 1, "place": 1} if context.state.ordered else {"_id": 1}
+    projection = {"_id": 1, "sequence": 1, "place": 1} if ordered else {"_id": 1}
     arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": projection}
 
     async def remove() -> tuple[Any, list[Promoted]]:
         """Bury the document, which then holds its sequence, or lets the next item follow; in a transaction."""
         removed: Any = await perform(Command("find_one_and_update", arguments))
         sequence, place = (removed or {}).get("sequence"), (removed or {}).get("place")
-        if "q" not in fields or place is None or not isinstance(sequence, str):
+        if dead is None or place is None or not isinstance(sequence, str):
             return removed, []
         if context.settings.holds_sequences and isinstance(place, int):
-            await hold(context.broker, context.name, [Letter(removed["_id"], fields["q"], sequence, place)])
+            await hold(context.broker, context.name, [Letter(removed["_id"], dead, sequence, place)])
             return removed, []
         return removed, (await leave(context.broker, context.name, {sequence: 1}))
 
-    is_atomic = context.state.ordered and "q" in fields
+    is_atomic = ordered and dead is not None
     removed, promoted = await (run_atomic(context.broker, remove) if is_atomic else remove())
     record_promoted(context.broker, promoted)
     if removed is None:
         return False
-    _record_removal(context, removed["_id"], fields)
-    return True
-
-
-async def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, marks: Document) -> None:
-    """Bury or postpone a popped document, in place of the history that it left, if any (``update``).
-
-    The server makes the document from its bytes in one command: a crash between two commands would leave it where it
-    blocks the queue. If an item was pushed under its id or key meanwhile, that item stays, and the document gets a new
-    id.
-    """
-    fields, unset_fields = _removal(context, UNREADABLE_REASON)
-    id = document["_id"]
-    try:
-        await perform(restore_command(document, marks, fields, unset_fields))
-    except Duplicate:
-        id = new_id()
-        if "origin" in fields:
-            fields["origin"]["id"] = document["_id"]
-        await perform(restore_command(document, marks, {"_id": id, **fields}, {*unset_fields, "key"}))
-    _record_removal(context, id, fields)
-
-
-def restore_command(
-    document: UnreadableDocument,
-    marks: Mapping[str, Any],
-    fields: Mapping[str, Any] = MappingProxyType({}),
-    unset_fields: Collection[str] = HISTORY_FIELDS,
-) -> Command[Any]:
-    """Return the command that stores a document as its bytes, in place of the document with the marks.
-
-    Fields in ``fields`` are set, and ``unset_fields`` are removed.
-    """
-    stages: list[dict[str, Any]] = [{"$replaceWith": {"$literal": RawBSONDocument(document.raw)}}]
-    if fields:
-        stages.append({"$set": {name: {"$literal": value} for name, value in fields.items()}})
-    stages.append({"$unset": list(unset_fields)})
-    return Command("update_one", {"filter": marks, "update": stages, "upsert": True})
-
-
-def _removal(context: QueueContext[Any], reason: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the fields to set, and to unset, of a document that is buried, or postponed without a dead queue."""
-    now = context.broker.clock.now()
-    if context.settings.dead is None:
-        postponed = {"when": now + POSTPONEMENT, "reserved": False, "attempts": 0}
-        return postponed, ("token", "batch", *HISTORY_FIELDS)
-    origin = {"queue": context.name, "reason": reason, "attempts": 0, "key": None, "at": now}
-    if context.stage is not None:
-        origin["stage"] = context.stage.name
-    buried = {"q": context.settings.dead, "when": now, "reserved": False, "attempts": 0, "origin": origin}
-    place = ("place",) if context.state.ordered else ()
-    return buried, ("token", "key", "start_by", *place, *HISTORY_FIELDS)
-
-
-def _record_removal(context: QueueContext[Any], id: Any, fields: Mapping[str, Any]) -> None:
     context.unfit += 1
-    extra = log_fields(queue=context.name, id=id)
-    if "origin" not in fields:
+    id, extra = removed["_id"], log_fields(queue=context.name, id=removed["_id"])
+    if dead is None:
         foreign_logger.warning(
             "put off document %s of queue %r until %s: it holds BSON that cannot be read; get(id) raises with its "
             "bytes, remove(id) deletes it",
             *(id, context.name, fields["when"]),
             extra=extra,
         )
-        return
-    context.count("dead")
-    context.broker.record_put(fields["q"], fields["when"], id=id)
-    reason = fields["origin"]["reason"]
-    foreign_logger.warning("buried document %s of queue %r: %s", id, context.name, reason, extra=extra)
+    else:
+        context.count("dead")
+        context.broker.record_put(dead, now, id=id)
+        foreign_logger.warning("buried document %s of queue %r: %s", id, context.name, reason, extra=extra)
+    return True
 
 
-# --- what a claim holds before it hands it out ---------------------------------------------------
+# --- what a claim holds until it hands it out ----------------------------------------------------
 
 
 def make_marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
@@ -499,13 +423,7 @@ async def update_held(
     update sets the same values. ``find`` tells which items are lost, if any.
     """
     fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
-    command: Command[int] = Command(
-        "update_many",
-        {"filter": fence, "update": update},
-        number_matched,
-        resolved=True,
-    )
-    if await retry_until_reply(command) == len(items):
+    if await retry_until_reply(update_many_command(fence, update)) == len(items):
         return list(items)
     documents = await find_few(context.broker, fence, [("_id", 1)], len(items), projection={"_id": 1})
     held = {id_key(document["_id"]) for document in documents}
@@ -519,3 +437,13 @@ async def renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease
         return items
     held = await update_held(context, items, {"$set": {"when": now + lease}})
     return [item.held_until(now + lease) for item in held]
+
+
+async def hand_out(
+    context: QueueContext[Any], items: list[Item[Any]], lease: timedelta, on_invalid: OnInvalid = "bury"
+) -> list[Item[Any]]:
+    """Return claimed items as callers get them: decoded, under a lease that has half of its time left, and counted."""
+    decoded = await decode_items(context, items, on_invalid)
+    held = await renew_leases(context, decoded, lease)
+    context.count("reserve", len(held))
+    return held

@@ -24,7 +24,7 @@ from mongoq.core.claim.judge import (
     bury_foreign,
     bury_uncountable,
     check_on_invalid,
-    decode_items,
+    hand_out,
     is_exhausted,
     make_marks,
     renew_leases,
@@ -80,34 +80,29 @@ async def reserve_many(
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
-    attempt = partial(_claim_decoded, context, n, length, on_invalid, shared)
+
+    async def attempt() -> list[Item[M]] | None:
+        """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
+        await ensure_ready(context)
+        while not context.state.paused:
+            until = length or context.settings.lease
+            if not shared:
+                claimed = await claim(context, n, until)
+            else:
+                shared_claim = Shared[Any](("reserve", context.name, until), _claim_for_all, (context, until))
+                shared_claim.undo = lambda item: item and release_command(item.id, item.token, item.due)
+                try:
+                    item = await share(shared_claim)
+                except NotYet:
+                    continue
+                claimed = [] if item is None else [item]
+            if not claimed:
+                return None
+            if items := (await hand_out(context, claimed, until, on_invalid)):
+                return items
+        return None
+
     return (await (wait_for_item(context, attempt, patience) if patience else attempt())) or []
-
-
-async def _claim_decoded(
-    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid, shared: bool
-) -> list[Item[M]] | None:
-    """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
-    await ensure_ready(context)
-    while not context.state.paused:
-        length = lease or context.settings.lease
-        if not shared:
-            claimed = await claim(context, n, length)
-        else:
-            key = "reserve", context.name, length
-            try:
-                item = await share(Shared[Any](key, _claim_for_all, (context, length), _undo_shared))
-            except NotYet:
-                continue
-            claimed = [] if item is None else [item]
-        if not claimed:
-            return None
-        decoded = await decode_items(context, claimed, on_invalid)
-        items = await renew_leases(context, decoded, length)
-        if items:
-            context.count("reserve", len(items))
-            return items
-    return None
 
 
 async def claim(context: QueueContext[Any], n: int, lease: timedelta) -> list[Item[Any]]:
@@ -139,10 +134,6 @@ async def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> 
         if not claimed:
             break
     return [*items, *[NotYet() if items else None] * (n - len(items))]
-
-
-def _undo_shared(item: Item[Any] | None) -> Command[Any] | None:
-    return None if item is None or item.due is None else release_command(item.id, item.token, item.due)
 
 
 # --- one item ------------------------------------------------------------------------------------
@@ -211,12 +202,20 @@ async def _claim_head(
             raise
         except ReplyLost as error:
             lost = error
-            after = await retry_once(_find_claimed_command(context, marks, now, undo))
-            if after is not None:
-                exhausted = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
-                return context.raw_item(after, now, due=now), exhausted
-            continue
-        hints.raise_bounds(start, before)
+            # An update that changes nothing, because it waits for the majority and a read does not. The index finds the
+            # item by the end of its lease.
+            mine = {"q": context.name, "when": marks["when"], "token": token}
+            find: Command[Any] = Command(
+                "find_one_and_update",
+                {"filter": mine, "update": {"$set": {"reserved": True}}},
+                undo=lambda raw: raw and undo(token, _unclaimed(raw, now)),  # noqa: B023
+            )
+            after = await retry_once(find)
+            if after is None:
+                continue
+            before = _unclaimed(after, now)
+        else:
+            hints.raise_bounds(start, before)
         if before is None:
             return None
         after = {**before, **marks, "attempts": attempts_of(before) + 1}
@@ -227,30 +226,14 @@ async def _claim_head(
     raise lost
 
 
-def undo_claim(token: ObjectId, before: Any) -> Command[Any] | None:
-    return before and release_command(before["_id"], token, before["when"])
-
-
-def _find_claimed_command(
-    context: QueueContext[Any],
-    marks: Mapping[str, Any],
-    now: datetime,
-    undo: Callable[[ObjectId, Any], Command[Any] | None],
-) -> Command[dict[str, Any] | None]:
-    """Return the search for the item of a claim with a lost reply; the index finds it by the end of its lease.
-
-    It is an update that changes nothing, because an update waits for the majority and a read does not. The time at
-    which the item became eligible is not known any more: given back, it goes after the ready items.
-    """
-    filter = {"q": context.name, "when": marks["when"], "token": marks["token"]}
-    return Command(
-        "find_one_and_update",
-        {"filter": filter, "update": {"$set": {"reserved": True}}},
-        undo=lambda raw: raw and undo(marks["token"], _unclaimed(raw, now)),
-    )
-
-
 def _unclaimed(document: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Return a claimed envelope as it was before, due now."""
+    """Return a claimed envelope as it was before; since when it was due is not known any more.
+
+    Given back, the item goes after the ready ones.
+    """
     fields = {name: value for name, value in document.items() if name != "token"}
     return {**fields, "when": now, "reserved": False, "attempts": attempts_of(document) - 1}
+
+
+def undo_claim(token: ObjectId, before: Any) -> Command[Any] | None:
+    return before and release_command(before["_id"], token, before["when"])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from bson import ObjectId
@@ -19,9 +19,9 @@ from bson import ObjectId
 from mongoq.core.base.find import find_one
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.base.retry import retry_once, retry_until_reply
-from mongoq.core.base.statements import Statement, number_found
+from mongoq.core.base.statements import number_found
 from mongoq.core.claim.batch_claim import BatchClaim, Candidates, claim_by_id, read_candidates, read_ids, send_claim
-from mongoq.core.claim.judge import bury_foreign, decode_items, make_marks, renew_leases, start_or_expire
+from mongoq.core.claim.judge import bury_foreign, decode_items, hand_out, make_marks, start_or_expire, unclaimed
 from mongoq.core.claim.reserve import claim_one
 from mongoq.core.command import Blocked, Command, PartlyRefused
 from mongoq.core.history.query import is_refused_filter, refusal
@@ -29,13 +29,13 @@ from mongoq.core.push.draft import due_time
 from mongoq.core.settle.apply_outcomes import apply_outcomes
 from mongoq.core.settle.move import CheckedMove, Moves, Resolve, make_move
 from mongoq.core.settle.settle import make_commit
-from mongoq.core.settle.settlement import Batch
+from mongoq.core.settle.settlement import Batch, Wanted, group_by_statement
+from mongoq.core.state.claim_hints import eligible
 from mongoq.core.state.context import Handed, QueueContext
 from mongoq.core.wait.wait import wait_for_item
 from mongoq.data.encoding.codec import UnreadableDocument
-from mongoq.data.envelope import trace_to_keep
 from mongoq.data.indexes import CLAIM_FIELDS
-from mongoq.data.item import Document, Item, id_key, is_countable
+from mongoq.data.item import Document, Item, id_key
 from mongoq.data.operators import where_filter
 from mongoq.data.outcomes import Drop, Move, make_unknown_error
 from mongoq.errors import ArgumentInvalid, FilterInvalid, ReservationLost
@@ -110,8 +110,18 @@ async def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> int:
     then. A crash before it leaves them where they are.
     """
     context, handover, total = claim.context, wanted.handover, 0
+    own, fence = (
+        {"q": context.name, "token": claim.token},
+        {**eligible(context.name, claim.now), "$nor": [wanted.where]},
+    )
     for unmarked in (context, replace(context, stage=None)):
-        requests = list(_make_statements(unmarked, claim, wanted))
+        batch, settlements = Batch(context.broker.clock), list[Wanted]()
+        for document in claim.candidates.documents:
+            item: Item[Any] = unmarked.raw_item({**document, **own}, claim.now)
+            settlement = make_move(unmarked, item, batch, handover) if handover else make_commit(unmarked, item, batch)
+            settlements.append((item, settlement))
+        groups = group_by_statement(unclaimed(context, settlements, fence))
+        requests = [group.statement() for group in groups]
         command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
         try:
             total += await retry_until_reply(command)
@@ -131,40 +141,6 @@ async def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> int:
         when = due_time(context.broker.clock, handover.delay, handover.when)
         context.broker.record_put(handover.queue, when, *priorities, number=total)
     return total
-
-
-def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter) -> Iterator[Statement]:
-    """Make one statement for all items with the same update.
-
-    An item with a remembered id is kept as long as the id, and a move that replaces headers keeps the trace of each.
-    """
-    batch, by = Batch(context.broker.clock), claim.mine["by"]
-    groups: dict[str, tuple[Document, list[Any]]] = {}
-    for document in claim.candidates.documents:
-        facts = _settled_by(document, wanted)
-        groups.setdefault(repr(facts), (facts, []))[1].append(document["_id"])
-    for facts, ids in groups.values():
-        filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
-        item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "by": by, **facts}, claim.now)
-        if wanted.handover is not None:
-            update = make_move(context, item, batch, wanted.handover).update or {}
-            # `by` tells other processes that have read the item ahead that it was claimed.
-            yield "UpdateMany", {"filter": filter, "update": {**update, "$set": {**update["$set"], "by": by}}}
-        elif (kept := make_commit(context, item, batch).update) is not None:
-            yield "UpdateMany", {"filter": filter, "update": kept}
-        else:
-            yield "DeleteMany", {"filter": filter}
-
-
-def _settled_by(document: Document, wanted: ItemFilter) -> Document:
-    """Return the fields of a document that its settlement depends on."""
-    if wanted.handover is None:
-        once = document.get("once")
-        return {"once": once} if isinstance(once, datetime) else {}
-    headers = document.get("headers") if wanted.handover.sets_headers else None
-    kept = {"headers": trace_to_keep(headers, {})} if isinstance(headers, Mapping) else {}
-    hops = document.get("hops", 0)
-    return kept if is_countable(hops) else {**kept, "hops": hops}
 
 
 async def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> bool:
@@ -247,10 +223,10 @@ async def claim_batch(
         began = time.monotonic()
         claimed: ClaimedBatch[M] | None = None
         if limit is None or context.state.paused:
-            claimed = await _claim_decoded(context, n, lease, screen)
+            claimed = await _claim(context, n, lease, screen)
         elif allowed := (await limit.take(n)):
             try:
-                claimed = await _claim_decoded(context, allowed, lease, screen)
+                claimed = await _claim(context, allowed, lease, screen)
             finally:
                 limit.record(0 if claimed is None else len(claimed.items))
             if claimed is None or not claimed.items:
@@ -265,7 +241,7 @@ async def claim_batch(
     return await wait_for_item(context, attempt, math.inf, over=over)
 
 
-async def _claim_decoded(
+async def _claim(
     context: QueueContext[M], n: int, lease: timedelta | None, screen: ItemFilter | None
 ) -> ClaimedBatch[M] | None:
     """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none.
@@ -276,49 +252,42 @@ async def _claim_decoded(
     """
     while not context.state.paused:  # other consumers may take all candidates of a try
         length = lease or context.settings.lease
-        claimed = await _claim(context, n, length, screen)
-        if claimed is None:
-            return None
-        decoded = await decode_items(context, claimed.items, "bury")
-        claimed.items = await renew_leases(context, decoded, length)
-        if claimed.items or claimed.lapsed or claimed.suspects or claimed.held_up or claimed.screened:
-            context.count("reserve", len(claimed.items))
+        claimed: ClaimedBatch[Any] = ClaimedBatch([])
+        candidates: Candidates | None = Candidates()
+        # An item that does not match may be the first of a sequence: one claim settles it and lets the next one follow.
+        if screen is None or not context.state.ordered:
+            held_up = time.monotonic() < context.state.held_up
+            fields = None if screen is None else screen.fields
+            candidates = await read_candidates(context, n, unreserved=held_up, fields=fields)
+            if candidates is None:
+                return ClaimedBatch([], held_up=True) if held_up else None
+        if candidates:
+            now = context.broker.clock.now()
+            marks, where = make_marks(context, now, length), {} if screen is None else screen.where
+            claim = BatchClaim(context, candidates, marks, now, skips_lapsed=True, where=where)
+            claimed.screened = 0 if screen is None else (await settle_unmatched(claim, screen))
+            claimed.items = await send_claim(claim, settled=claimed.screened)
+            claimed.lapsed, claimed.suspects = claim.lapsed, claim.suspects
+            if screen is not None and claimed.screened == len(candidates) < MAX_CLAIM:
+                # No candidate matched, so probably more unmatched items follow: a larger pass, without a claim,
+                # settles them.
+                first = await read_ids(context, MAX_CLAIM, fields=screen.fields)
+                if first:
+                    now = context.broker.clock.now()
+                    claim_of_none = BatchClaim(context, Candidates(first), marks, now, where=where)
+                    claimed.screened += await settle_unmatched(claim_of_none, screen)
+        else:  # no batch can hold the first item, or only a claim can find out whether it is free
+            item = await claim_one(context, length)
+            if item is None:
+                return None
+            if screen is None or (await is_kept(context, screen, item)):
+                claimed.items = [item]
+            else:
+                claimed.screened = 1
+        claimed.items = await hand_out(context, claimed.items, length)
+        if claimed.items or claimed.lapsed or claimed.suspects or claimed.screened:
             return claimed
     return None
-
-
-async def _claim(
-    context: QueueContext[Any], n: int, lease: timedelta, screen: ItemFilter | None
-) -> ClaimedBatch[Any] | None:
-    """Claim up to ``n`` items once, undecoded; ``None`` when nothing is eligible."""
-    candidates: Candidates | None = Candidates()
-    # An item that does not match may be the first of a sequence: one claim settles it and lets the next one follow.
-    if screen is None or not context.state.ordered:
-        held_up = time.monotonic() < context.state.held_up
-        fields = None if screen is None else screen.fields
-        candidates = await read_candidates(context, n, unreserved=held_up, fields=fields)
-        if candidates is None:
-            return ClaimedBatch([], held_up=True) if held_up else None
-    if not candidates:  # no batch can hold the first item, or only a claim can find out whether it is free
-        item = await claim_one(context, lease)
-        if item is None:
-            return None
-        if screen is None or (await is_kept(context, screen, item)):
-            return ClaimedBatch([item])
-        return ClaimedBatch([], screened=1)
-    now = context.broker.clock.now()
-    marks, where = make_marks(context, now, lease), {} if screen is None else screen.where
-    claim = BatchClaim(context, candidates, marks, now, skips_lapsed=True, where=where)
-    screened = 0 if screen is None else (await settle_unmatched(claim, screen))
-    items = await send_claim(claim, settled=screened)
-    if screen is not None and screened == len(candidates) < MAX_CLAIM:
-        # No candidate matched, so probably more unmatched items follow: a larger pass, without a claim, settles them.
-        first = await read_ids(context, MAX_CLAIM, fields=screen.fields)
-        if first:
-            now = context.broker.clock.now()
-            claim_of_none = BatchClaim(context, Candidates(first), marks, now, where=where)
-            screened += await settle_unmatched(claim_of_none, screen)
-    return ClaimedBatch(items, claim.lapsed, claim.suspects, screened=screened)
 
 
 async def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> list[Item[M]]:
@@ -373,8 +342,4 @@ async def claim_lapsed(
         with suppress(Exception):
             await retry_once(claim.give_back())
         raise
-    starting = await start_or_expire(context, items)
-    decoded = await decode_items(context, starting, "bury")
-    renewed = await renew_leases(context, decoded, length)
-    context.count("reserve", len(renewed))
-    return renewed
+    return await hand_out(context, await start_or_expire(context, items), length)

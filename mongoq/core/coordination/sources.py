@@ -35,8 +35,7 @@ from mongoq.core.coordination.document_lease import (
 from mongoq.core.perform import perform
 from mongoq.core.push.draft import Draft, check_due, check_expires, check_headers, last_start
 from mongoq.core.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
-from mongoq.core.sequence.enter import ensure_ready_to_enter, enter_all, with_place
-from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.sequence.places import Promoted, ensure_ready_to_enter, enter_all, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import priority as checked_priority
 from mongoq.data.clock import time_of

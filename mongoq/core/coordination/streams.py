@@ -40,7 +40,7 @@ from mongoq.core.coordination.document_lease import (
     write_under_lease,
 )
 from mongoq.core.perform import perform
-from mongoq.core.sequence.leave import Promoted, leave, record_promoted
+from mongoq.core.sequence.places import Promoted, leave, record_promoted
 from mongoq.core.settle.by_token import cut_ids, update_many_command
 from mongoq.core.settle.settle import release_update, retention_update
 from mongoq.core.state.context import BrokerContext, QueueContext

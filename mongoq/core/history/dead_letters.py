@@ -33,9 +33,8 @@ from mongoq.core.history.query import (
 from mongoq.core.history.read import NOT_RESERVED, Selection
 from mongoq.core.history.replay import hop_destination
 from mongoq.core.perform import perform
-from mongoq.core.sequence.enter import enter_all
 from mongoq.core.sequence.hold import find_held_from, release, take_back
-from mongoq.core.sequence.leave import Promoted, leave, record_promoted
+from mongoq.core.sequence.places import Promoted, enter_all, leave, record_promoted
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import REASON_BYTES, Id, count, queue_name, text
 from mongoq.data.copies import Replayed, is_publication

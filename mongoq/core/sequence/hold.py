@@ -24,7 +24,7 @@ from mongoq.core.base.statements import Statement, send_statements
 from mongoq.core.base.transaction import run_atomic
 from mongoq.core.command import Command, delete_many
 from mongoq.core.perform import perform
-from mongoq.core.sequence.leave import Promoted, leave, promote, record_promoted
+from mongoq.core.sequence.places import Promoted, leave, promote, record_promoted
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.indexes import BEGINNING, SEQUENCE_ORDER
 from mongoq.data.item import Document, Item, find_held_target, id_key
@@ -41,8 +41,8 @@ from mongoq.data.sequence import (
 )
 from mongoq.data.settings import DEFAULT_MAX_IN_SEQUENCE
 
-HELD_PER_PAGE = 1_000
-"""Control documents of held sequences that one command reads, at most."""
+CONTROLS_PER_PAGE = 1_000
+"""Control documents that one command reads, at most."""
 RELEASED_PER_TRANSACTION = 100
 """Sequences whose holds end in one transaction, at most."""
 LETTER_FIELDS = {"q": 1, "sequence": 1, "origin.queue": 1, "origin.place": 1}
@@ -156,22 +156,25 @@ async def release_all(broker: BrokerContext, queue: str) -> int:
             promoted = await run_atomic(broker, partial(release, broker, some))
             record_promoted(broker, promoted)
             number += len(promoted)
-        if len(controls) < HELD_PER_PAGE:
+        if len(controls) < CONTROLS_PER_PAGE:
             return number
         after = controls[-1]["_id"]
 
 
 async def find_held(broker: BrokerContext, queue: str, after: str = "") -> list[Document]:
     """Find control documents of held sequences of a queue behind one, 1,000 at most (``find``)."""
-    own = {**prefix_filter(control_prefix(queue)), "queue": queue, "held": {"$exists": True}}
-    filter = {"$and": [own, {"_id": {"$gt": after}}]}
-    return await find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE)
+    return await _find_controls(broker, queue, after, held={"$exists": True})
+
+
+async def _find_controls(broker: BrokerContext, queue: str, after: str, **where: Any) -> list[Document]:
+    filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue, **where}
+    return await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
 
 
 async def find_held_from(broker: BrokerContext, dead: str, after: str) -> list[Document]:
     """Find control documents of sequences that letters of a dead queue hold, behind one, 1,000 at most (``find``)."""
     filter = {"$and": [prefix_filter(SEQUENCE_PREFIX), {"_id": {"$gt": after}}], "held.queue": dead}
-    return await find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE)
+    return await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
 
 
 async def find_letters(
@@ -324,8 +327,6 @@ async def delete_placed(context: QueueContext[Any], filter: Mapping[str, Any]) -
 # --- repairs of sequences that their control documents do not describe
 
 
-CONTROLS_PER_PAGE = 1_000
-"""Control documents that one command reads."""
 PLACES_PER_PAGE = 10_000
 """Places of items that one command reads, from the index alone, to find sequences without a control document."""
 MAX_HEADS = 10_000
@@ -357,8 +358,7 @@ async def find_miscounted(broker: BrokerContext, queue: str, after: str = "") ->
     Looks at up to 1,000 control documents behind one, and returns such sequences, and the ``_id`` behind which the next
     look begins; ``None`` at the end. A transaction of another process in between may make a sequence seem so.
     """
-    filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
-    controls = await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
+    controls = await _find_controls(broker, queue, after)
     looked_at = controls[: max(1, MAX_HEADS // max(_most(controls), 1))]
     heads = await read_heads(broker, queue, looked_at)
     is_end = len(looked_at) == len(controls) < CONTROLS_PER_PAGE
@@ -426,11 +426,11 @@ def _most(controls: Iterable[Document]) -> int:
     return max((int(control["open"]) for control in controls), default=0)
 
 
-async def repair_all(broker: BrokerContext, queue: str, sequences: Iterable[str]) -> int:
+async def repair_all(broker: BrokerContext, queue: str, sequences: Iterable[str], *, holds: bool = True) -> int:
     """Count these sequences anew, each in a transaction; return how many items go, or wait, by that."""
     number = 0
     for sequence in sequences:
-        promoted, postponed = await run_atomic(broker, partial(_count_anew, broker, queue, sequence))
+        promoted, postponed = await run_atomic(broker, partial(_count_anew, broker, queue, sequence, holds=holds))
         record_promoted(broker, promoted)
         number += len(promoted) + postponed
     return number
@@ -441,22 +441,14 @@ async def forget_sequences(broker: BrokerContext, queue: str) -> None:
 
     Where an item was pushed meanwhile, its sequence is counted anew. No dead letter holds any of them after that.
     """
-    after = ""
-    while True:
-        filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
-        controls = await find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE, projection={"sequence": 1})
-        for control in controls:
-            attempt = partial(_count_anew, broker, queue, control["sequence"], holds=False)
-            promoted, _ = await run_atomic(broker, attempt)
-            record_promoted(broker, promoted)
-        if len(controls) < CONTROLS_PER_PAGE:
-            return
-        after = controls[-1]["_id"]
+    after: str | None = ""
+    while after is not None:
+        controls = await _find_controls(broker, queue, after)
+        await repair_all(broker, queue, [control["sequence"] for control in controls], holds=False)
+        after = None if len(controls) < CONTROLS_PER_PAGE else controls[-1]["_id"]
 
 
-async def _count_anew(
-    broker: BrokerContext, queue: str, sequence: str, *, holds: bool = True
-) -> tuple[list[Promoted], int]:
+async def _count_anew(broker: BrokerContext, queue: str, sequence: str, *, holds: bool) -> tuple[list[Promoted], int]:
     """Let as many items of a sequence be heads as the queue allows, and count them; called in a transaction.
 
     A letter that holds is one of them, unless its hold ends (``holds``). Returns the items that follow, and how many

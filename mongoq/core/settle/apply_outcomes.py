@@ -20,12 +20,11 @@ from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.push.draft import due_time, last_start
 from mongoq.core.push.insert import insert_item
 from mongoq.core.push.publish import MAX_TRANSACTION_BYTES
-from mongoq.core.sequence.enter import record_new
+from mongoq.core.sequence.places import record_new
 from mongoq.core.settle.move import Moves, Resolve, make_move, new_headers
 from mongoq.core.settle.send import settle_all
 from mongoq.core.settle.settle import (
     ONLY_RUN_REASON,
-    burial_update,
     make_burial,
     make_commit,
     make_later,
@@ -142,13 +141,11 @@ def _make_fork(context: QueueContext[Any], item: Item[Any], batch: Batch, fork: 
     if number > MAX_OUTPUTS:
         raise OutcomeInvalid(f"a fork of {number:,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")
     outputs: list[Output] = []
-    stored = item.stored("trail", [])
     for move in fork.moves:
         document = _make_output(context, item, move, moves, id=ObjectId())
         document["hops"] = item.hops + 1
         marks = batch.marks(context, item, "moved", document["q"])
-        fields = marks.in_document({"trail": stored if isinstance(stored, list) else []})
-        if trail := fields.get("trail", stored):
+        if trail := marks.trail(item.stored("trail", [])):
             document["trail"] = trail
         outputs.append(Output(document, context.broker.encoding.raw(document), move.sequence))
     size = sum(len(output.raw.raw) for output in outputs)
@@ -278,7 +275,7 @@ def _make_dead_letter(
             extra=log_fields(item),
         )
         return []
-    update, _ = burial_update(context, item, batch, reason=reason, error=error, attempts=item.attempts)
+    changes = (make_burial(context, item, batch, reason=reason, error=error).update or {})["$set"]
     envelope = new_envelope(
         dead,
         item.stored("payload"),
@@ -288,7 +285,7 @@ def _make_dead_letter(
         headers=dict(item.headers) or None,
         once=None,
     )
-    return [envelope | {name: update["$set"][name] for name in ("origin", "error") if name in update["$set"]}]
+    return [envelope | {name: changes[name] for name in ("origin", "error") if name in changes}]
 
 
 def _output_id(item: Item[Any], queue: str, place: int = 0) -> ObjectId:

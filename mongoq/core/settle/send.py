@@ -42,9 +42,16 @@ from mongoq.core.command import (
 )
 from mongoq.core.perform import perform, share
 from mongoq.core.push.insert import raise_duplicate
-from mongoq.core.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place
 from mongoq.core.sequence.hold import Letter, hold, release, take_back
-from mongoq.core.sequence.leave import Promoted, leave, record_promoted
+from mongoq.core.sequence.places import (
+    Promoted,
+    ensure_ready_to_enter,
+    enter_all,
+    leave,
+    record_new,
+    record_promoted,
+    with_place,
+)
 from mongoq.core.settle.exchange import STATE_FIELDS, FenceMiss, make_lost_error, read_states, run_exchange
 from mongoq.core.settle.settlement import (
     Batch,
@@ -63,6 +70,8 @@ from mongoq.errors import ArgumentInvalid, ItemForeign, MongoqError, PatchInvali
 
 LEASE_MARGIN = timedelta(seconds=1)
 """Rest of a lease within which another consumer may claim the item while a command about it is under way."""
+UNPROVEN = ("release", "commit", "expired")
+"""Events of an item that was released before, or committed within the same millisecond, and looks just the same."""
 MAX_TRANSACTION_ITEMS = 1_000
 """Items that are settled in one transaction, at most."""
 
@@ -138,28 +147,29 @@ async def _settle_for_all(entries: list[tuple[QueueContext[Any], Item[Any], Make
     if len(entries) == 1:
         [(context, item, make)] = entries
         return [await _settle_one(item, make(context, item, Batch(context.broker.clock)))]
-    context = entries[0][0]
-    batch = Batch(context.broker.clock)
-    answers: dict[int, Any] = {}
-    first: dict[Any, int] = {}
-    wanted: dict[int, Wanted] = {}
-    for place, (own, item, make) in enumerate(entries):
-        if first.setdefault(id_key(item.id), place) == place:
-            try:
-                wanted[place] = item, make(own, item, batch)
-            except Exception as error:  # it concerns this caller only; the rest of the batch goes on
-                answers[place] = error
-    results = await settle_all(list(wanted.values()))
-    for place, (item, settlement) in wanted.items():
-        failure = results.failed.get(id_key(item.id))
+    batch = Batch(entries[0][0].broker.clock)
+    answers: list[Any] = [None] * len(entries)
+    wanted: dict[Any, tuple[int, Wanted]] = {}
+    later: list[int] = []
+    for place, (context, item, make) in enumerate(entries):
+        if id_key(item.id) in wanted:
+            later.append(place)
+            continue
+        try:
+            wanted[id_key(item.id)] = place, (item, make(context, item, batch))
+        except Exception as error:  # it concerns this caller only; the rest of the batch goes on
+            answers[place] = error
+    results = await settle_all([pair for _, pair in wanted.values()])
+    for key, (place, (_, settlement)) in wanted.items():
+        failure = results.failed.get(key)
         answers[place] = copies(failure, 1)[0] if failure else settlement.answer
-    for place, (own, item, make) in enumerate(entries):
-        if place not in answers:
-            try:
-                answers[place] = await _settle_one(item, make(own, item, Batch(own.broker.clock)))
-            except Exception as error:
-                answers[place] = own_error(error)
-    return [answers[place] for place in range(len(entries))]
+    for place in later:
+        context, item, make = entries[place]
+        try:
+            answers[place] = await _settle_one(item, make(context, item, Batch(context.broker.clock)))
+        except Exception as error:
+            answers[place] = own_error(error)
+    return answers
 
 
 async def settle_items(context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement) -> list[Wanted]:
@@ -203,7 +213,7 @@ async def settle_all(wanted: Sequence[Wanted]) -> Results:
         if _needs_transaction(*pair):
             in_transaction.append(pair)
         # Near the end of a lease another consumer may claim the item meanwhile, and a total does not tell which one.
-        elif broker.serverless or _ends_by(pair[0], soon):
+        elif broker.serverless or (pair[1].fence is None and _ends_by(pair[0], soon)):
             alone.append(pair)
         else:
             together.append(pair)
@@ -275,7 +285,7 @@ async def send_alone(item: Item[Any], settlement: Settlement) -> None:
     lease still ran when the server got the command, since a paused machine stops all its clocks.
     """
     broker = settlement.context.broker
-    filter: dict[str, Any] = {"_id": item.id, "token": item.token}
+    filter: dict[str, Any] = {"_id": item.id, **(settlement.fence or {"token": item.token})}
     if settlement.update is None:
         command = Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
     else:
@@ -294,13 +304,8 @@ async def send_alone(item: Item[Any], settlement: Settlement) -> None:
         if key is None or settlement.put is None:
             raise
         await raise_duplicate(broker, settlement.put.queue, key, duplicate.cause)
-    if not found:
-        await _explain_miss(item, settlement, was_lost=was_lost)
-
-
-async def _explain_miss(item: Item[Any], settlement: Settlement, *, was_lost: bool) -> None:
-    """Raise the error of a command that has found nothing, unless an earlier one did it whose reply was lost."""
-    broker = settlement.context.broker
+    if found:
+        return
     document = await find_one(broker, {"_id": item.id}, STATE_FIELDS)
     # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
     if settlement.patch is not None and document is not None and document.get("token") == item.token:
@@ -379,8 +384,14 @@ async def _read_back(
             alone.append((item, settlement))
         else:
             verdicts[key] = settlement.has_happened(item, document)
-    if total is not None:
-        _reconcile(verdicts, total, is_proof=all(settlement.is_proof for _, settlement in wanted))
+    possible = [key for key, verdict in verdicts.items() if verdict is not False]
+    certain = [key for key, verdict in verdicts.items() if verdict]
+    if total in (0, len(possible)):
+        verdicts |= dict.fromkeys(possible, total > 0)
+    elif total is not None and total < len(certain):  # some of them looked like this before
+        verdicts |= dict.fromkeys(certain, None)
+    elif total == len(certain) and not any(settlement.event in UNPROVEN for _, settlement in wanted):
+        verdicts |= dict.fromkeys(set(possible) - set(certain), False)
     for item, settlement in wanted:
         if (key := id_key(item.id)) not in verdicts:
             continue
@@ -391,18 +402,6 @@ async def _read_back(
         else:
             results.failed[key] = make_lost_error(settlement.context.broker, item, states.get(key))
     return alone
-
-
-def _reconcile(verdicts: dict[Any, bool | None], total: int, *, is_proof: bool) -> None:
-    """Decide uncertain items by the number of settled items."""
-    possible = [key for key, verdict in verdicts.items() if verdict is not False]
-    certain = [key for key, verdict in verdicts.items() if verdict]
-    if total in (0, len(possible)):
-        verdicts |= dict.fromkeys(possible, total > 0)
-    elif is_proof and total == len(certain):
-        verdicts |= dict.fromkeys(set(possible) - set(certain), False)
-    elif total < len(certain):  # some of them looked like this before
-        verdicts |= dict.fromkeys(certain, None)
 
 
 # --- in a transaction ----------------------------------------------------------------------------
@@ -488,7 +487,7 @@ async def _take_places(broker: BrokerContext, wanted: Sequence[Wanted]) -> tuple
     targets = [(queue, sequence) for item, queue, sequence in entering if id_key(item.id) not in places]
     entries = await enter_all(broker, targets)
     promoted += [item for entry in entries.values() for item in entry.promoted]
-    shared: dict[int, Settlement] = {}
+    shared: dict[tuple[int, int], Settlement] = {}
     changed: list[Wanted] = []
     for item, settlement in wanted:
         put, enters, key = settlement.put, settlement.enters, id_key(item.id)
@@ -499,8 +498,12 @@ async def _take_places(broker: BrokerContext, wanted: Sequence[Wanted]) -> tuple
             settlement = _with_place(settlement, entries[put.queue, enters].take(put.when))  # noqa: PLW2901
         elif settlement.leaves and settlement.update is not None and has_place(item):
             # An item that is moved belongs to no sequence any more; one that waits in a join may come back to it.
-            gone = ("place", "sequence") if settlement.event == "move" and not settlement.parks else ("place",)
-            alike = id(settlement.update)
+            gone = ["place"]
+            if settlement.event == "move" and not settlement.parks:
+                gone.append("sequence")
+            if "when" not in item._document:  # noqa: SLF001  # blocked, it has expired behind the first one
+                gone.append("ready_from")
+            alike = id(settlement.update), len(gone)
             settlement = shared.get(alike) or _with_place(settlement, {}, unset=gone)  # noqa: PLW2901
             shared[alike] = settlement
         changed.append((item, settlement))
@@ -532,7 +535,7 @@ async def _promote_next(broker: BrokerContext, left: Iterable[Wanted]) -> list[P
         if has_place(item) and settlement.is_burial and context.settings.holds_sequences:
             letter = Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place"))
             letters.setdefault(context.name, []).append(letter)
-        elif has_place(item):
+        elif has_place(item) and "when" in item._document:  # noqa: SLF001  # a blocked one makes no room
             numbers.setdefault(context.name, (context, Counter()))[1][str(item.sequence)] += 1
         if (target := find_held_target(item)) is not None:
             targets.append(target)

@@ -17,7 +17,6 @@ from mongoq.core.settle.send import MakeSettlement, settle_item, settle_items
 from mongoq.core.settle.settlement import (
     NO_MARKS,
     Batch,
-    Marks,
     Patch,
     Put,
     Settlement,
@@ -27,7 +26,7 @@ from mongoq.core.settle.settlement import (
 )
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import DEAD_SUFFIX, REASON_BYTES, Duration, duration, queue_name, text
-from mongoq.data.envelope import Document, error_document, expiry, origin_document
+from mongoq.data.envelope import error_document, expiry, origin_document
 from mongoq.data.indexes import BEGINNING
 from mongoq.data.item import Item, id_key
 from mongoq.data.outcomes import Release
@@ -113,20 +112,6 @@ def retention_update(
     return history_update({**marks, **changes})
 
 
-def make_unstarted(context: QueueContext[Any], item: Item[Any], batch: Batch, *, claimed: bool) -> Settlement:
-    """Return the settlement of an item that was not started in time: it goes to history, or is deleted.
-
-    ``claimed`` takes the attempt of the claim that found it back.
-    """
-    key = "unstarted", id_key(item.token), expiry(batch.now, context.settings.history, item.once), claimed
-    if key not in batch.alike:
-        update = retention_update(context, item, batch.now, {})
-        if update is not None and claimed:
-            update["$inc"] = {"attempts": -1}
-        batch.alike[key] = Settlement(context, update, "expired")
-    return batch.alike[key]
-
-
 def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the update that turns an item into history. The token goes: left in, a late rollback revives it."""
     update: dict[str, Any] = {
@@ -136,23 +121,6 @@ def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[
     if attempts:
         update["$inc"] = {"attempts": attempts}
     return update
-
-
-def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
-    """Return the update that takes a pop into history back."""
-    return Command(
-        "update_one",
-        {
-            "filter": {"_id": before["_id"], "settled": token},
-            "update": {
-                # an expired token goes with it: without one, an item that was in a batch would be a suspect
-                "$set": {name: before[name] for name in ("when", "reserved", "token") if before.get(name) is not None},
-                "$unset": dict.fromkeys(HISTORY_FIELDS, ""),
-                "$inc": {"attempts": -1},
-            },
-        },
-        has_matched,
-    )
 
 
 # --- handed back ---------------------------------------------------------------------------------
@@ -275,16 +243,16 @@ async def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lea
 
 def _extension_maker(lease: Duration | None) -> MakeSettlement:
     length = None if lease is None else duration(lease, "lease", zero=False)
-    return partial(_make_extension, lease=length)
 
+    def make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch) -> Settlement:
+        """Return the settlement that extends leases; its answer is their new end."""
+        until = batch.now + (length or context.settings.lease)
+        if until not in batch.alike:
+            update, put = {"$set": {"when": until}}, Put(context.name, until)
+            batch.alike[until] = Settlement(context, update, None, answer=until, put=put)
+        return batch.alike[until]
 
-def _make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
-    """Return the settlement that extends leases; its answer is their new end."""
-    until = batch.now + (lease or context.settings.lease)
-    if until not in batch.alike:
-        update, put = {"$set": {"when": until}}, Put(context.name, until)
-        batch.alike[until] = Settlement(context, update, None, answer=until, put=put)
-    return batch.alike[until]
+    return make_extension
 
 
 # --- buried --------------------------------------------------------------------------------------
@@ -315,20 +283,11 @@ def make_burial(
 ) -> Settlement:
     """Return the settlement that buries an item; ``attempts`` are the runs that count, if not all."""
     counted = item.attempts if attempts is None else attempts
-    update, marks = burial_update(context, item, batch, reason=reason, error=error, attempts=counted)
-    put = Put(dead_queue(context), batch.now, is_new=True)
-    return Settlement(context, marks.on(update), "dead", size=marks.size, put=put, is_burial=True)
-
-
-def burial_update(
-    context: QueueContext[Any], item: Item[Any], batch: Batch, *, reason: str | None, error: Any, attempts: int
-) -> tuple[dict[str, Any], Marks]:
-    """Return the update that moves an item to the dead queue, and the marks left on the item."""
     failure, dead = error_document(error, batch.now), dead_queue(context)
     why = reason or (failure["message"] if failure else "") or BURIED_REASON
     stage = None if context.stage is None else context.stage.name
     changes = {
-        "origin": origin_document(item, reason=why, attempts=attempts, at=batch.now, stage=stage),
+        "origin": origin_document(item, reason=why, attempts=counted, at=batch.now, stage=stage),
         **({"error": failure} if failure else {}),
         "q": dead,
         "when": batch.now,
@@ -338,8 +297,9 @@ def burial_update(
     unset = {"token": "", "key": "", "batch": "", "pushed": ""}
     if item.stored("start_by") is not None:  # a letter does not expire
         unset["start_by"] = ""
-    update = {"$set": changes, "$unset": unset}
-    return update, batch.marks(context, item, "dead", dead, attempts=attempts)
+    marks = batch.marks(context, item, "dead", dead, attempts=counted)
+    update, put = marks.on({"$set": changes, "$unset": unset}), Put(dead, batch.now, is_new=True)
+    return Settlement(context, update, "dead", size=marks.size, put=put, is_burial=True)
 
 
 def dead_queue(context: QueueContext[Any]) -> str:
@@ -348,11 +308,6 @@ def dead_queue(context: QueueContext[Any]) -> str:
         why = "is a dead queue" if context.name.endswith(DEAD_SUFFIX) else "was opened with dead=None"
         raise ArgumentInvalid("queue", f"{context.name!r} {why}, and has no dead queue; move the item, or commit it")
     return context.settings.dead
-
-
-def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
-    """Return the context of the dead queue, untyped; it has no dead queue itself."""
-    return graveyard(context.broker, dead_queue(context))
 
 
 def graveyard(broker: BrokerContext, name: str) -> QueueContext[Any]:

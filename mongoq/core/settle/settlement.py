@@ -125,14 +125,6 @@ class Settlement:
         changes = self.update["$set"]
         return "processed" in changes or "q" in changes
 
-    @property
-    def is_proof(self) -> bool:
-        """True if no item looks settled in this way unless this update did it.
-
-        An item that was released before, or committed within the same millisecond, looks just the same.
-        """
-        return self.event not in ("release", "commit", "expired")
-
     def has_happened(self, item: Item[Any], document: Document | None) -> bool | None:
         """Return whether this was done to an item, from its stored document; ``None`` when that is uncertain."""
         if document is None:
@@ -140,25 +132,19 @@ class Settlement:
         is_held = document.get("token") == item.token
         if self.update is None:
             return None if is_held else False  # the delete may still come
-        changes, unset = self.update["$set"], self.update.get("$unset", {})
+        changes = self.update["$set"]
         if "processed" in changes:
             if "settled" in document:
                 return (document["settled"], document.get("processed")) == (item.token, changes["processed"])
             return None if is_held else False
         if self.event is None:
             return (document["when"] == changes["when"] or None) if is_held else False
+        if "token" in document or self.is_date_given:
+            return None
         # It went back or on, which the date that this update wrote shows, and the attempts.
         attempts = changes.get("attempts", item.attempts + self.update.get("$inc", {}).get("attempts", 0))
-        if self.is_date_given or (attempts == item.attempts and changes["when"] == item.lease_until):
-            return None  # another holder that took the item over and released it leaves it in that very state
-        key = changes.get("key", None if "key" in unset else item.key)
-        place = document.get("q"), document.get("when"), document.get("key"), attempts_of(document)
-        wanted = changes.get("q", item.queue), changes["when"], key, attempts
-        if "token" in document or place != wanted:
-            return None
-        # A push of the same key may have put this document in the item's place.
-        is_new = not attempts and item.key is not None and (place[0], place[2]) == (item.queue, item.key)
-        return None if is_new else True
+        wanted = changes.get("q", item.queue), changes["when"], attempts
+        return (document.get("q"), document.get("when"), attempts_of(document)) == wanted or None
 
 
 # --- marks: traces of a pipeline's stage on the items that it settles ----------------------------
@@ -190,12 +176,12 @@ class Marks:
         changes = {"$set": {**update["$set"], **self.changes}} if self.changes else {}
         return {**update, **self.operators, **changes}
 
-    def in_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the marks as fields of a document that is written as a whole; a trail and nothing else."""
+    def trail(self, stored: Any) -> Any:
+        """Return the trail of a new document: that of an item, with what these marks append to it."""
         appended = self.operators.get("$push", {}).get("trail")
         if appended is None:
-            return dict(self.changes)
-        return {"trail": [*document.get("trail", EMPTY_TRAIL), *appended["$each"]][appended["$slice"] :]}
+            return self.changes.get("trail", stored)
+        return [*stored, *appended["$each"]][appended["$slice"] :]
 
 
 NO_MARKS = Marks({}, {})
@@ -236,7 +222,11 @@ class Batch:
             added: the most bytes that a patch adds to the present payload.
             attempts: the attempts that count, if not all.
         """
-        stage, hop = context.stage, _make_hop(context, item, ended, to)
+        stage, hop = context.stage, NO_MARKS
+        if ended == "moved":  # the next visit of a queue is another delivery
+            origin = item.stored("origin") if stage is None and item.queue != to else None
+            if not (isinstance(origin, Mapping) and origin.get("queue") == to):  # a letter sent back is the same one
+                hop = ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP
         if stage is None and not added and (payload is None or len(payload) <= LARGE_PAYLOAD_BYTES):
             return hop
         trail = item.stored("trail", EMPTY_TRAIL)
@@ -298,17 +288,6 @@ def _is_large(context: QueueContext[Any], item: Item[Any], payload: bytes | None
 
 def _claimed_payload(context: QueueContext[Any], item: Item[Any]) -> ClaimedPayload:
     return item.kept or context.as_claimed(item.stored("payload"))
-
-
-def _make_hop(context: QueueContext[Any], item: Item[Any], ended: Ended, to: str | None) -> Marks:
-    """Return the mark by which the next visit of a queue is another delivery."""
-    if ended != "moved":
-        return NO_MARKS
-    if context.stage is None and item.queue != to:
-        origin = item.stored("origin")
-        if isinstance(origin, Mapping) and origin.get("queue") == to:
-            return NO_MARKS  # a letter sent back is the same delivery, as after a replay
-    return ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP
 
 
 # --- statements ----------------------------------------------------------------------------------

@@ -136,7 +136,16 @@ def send_claim(claim: BatchClaim, *, settled: int = 0, projection: Mapping[str, 
     candidates, state, tried = claim.candidates, claim.context.state, len(claim.ids) - settled
     if tried <= 0:
         return []
-    number, again = _send(claim)
+    try:
+        number, again = retry_and_report(partial(perform, claim.command()))
+    except Exception as error:
+        # An update that the server ends by an error may have done a part, which is given back.
+        if isinstance(error, ReplyLost | Refused) or getattr(error, "code", None) is not None:
+            with suppress(Exception):
+                retry_once(claim.give_back())
+        if not isinstance(error, Refused):
+            raise
+        number, again = 0, True  # it fails on one item, and the reply does not name it: each is then tried alone
     items: dict[Any, Item[Any]] = {}
     all_read = True
     if candidates.untouched and number == tried and not again:
@@ -151,23 +160,6 @@ def send_claim(claim: BatchClaim, *, settled: int = 0, projection: Mapping[str, 
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
         items |= _claim_leftovers(claim, items, tried)
     return start_or_expire(claim.context, [items[key] for key in claim.ids if key in items])
-
-
-def _send(claim: BatchClaim) -> tuple[int, bool]:
-    """Send the claim until there is a reply; return how many items it found, and whether that may not be all it has.
-
-    If it fails, its items are given back: an update that the server ends by an error may have done a part. One that is
-    refused fails on one item, and the reply does not name it: each is then tried alone.
-    """
-    try:
-        return retry_and_report(partial(perform, claim.command()))
-    except Exception as error:
-        if isinstance(error, ReplyLost | Refused) or getattr(error, "code", None) is not None:
-            with suppress(Exception):
-                retry_once(claim.give_back())
-        if isinstance(error, Refused):
-            return 0, True
-        raise
 
 
 def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> tuple[dict[Any, Item[Any]], bool]:

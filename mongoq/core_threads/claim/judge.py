@@ -21,54 +21,50 @@ an expired one before it is; it leaves in a transaction, in which the next one f
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from mongoq.core.claim.judge import (
     MAX_SEQUENCES,
     MAX_SWEEP,
+    POSTPONEMENT,
     UNCOUNTABLE_FILTER,
     UNREAD,
     UNREADABLE_REASON,
     OnInvalid,
     _make_expiry,
-    _make_statements,
-    _record_removal,
-    _removal,
+    _make_unclaimed,
     _select_expired,
+    foreign_logger,
     give_back_items,
     is_expired,
     logger,
-    misfit_reason,
+    raise_misfit,
     raises_invalid,
-    restore_command,
 )
-from mongoq.core.command import Command, Duplicate, PartlyRefused, Refused, Unreadable, has_matched, number_matched
+from mongoq.core.command import Command, PartlyRefused, Refused, Unreadable, has_matched
 from mongoq.core.sequence.hold import Letter
-from mongoq.core.sequence.leave import Promoted, record_promoted
-from mongoq.core.settle.settle import (
-    reason_exhausted,
-)
+from mongoq.core.sequence.places import Promoted, record_promoted
+from mongoq.core.settle.by_token import update_many_command
+from mongoq.core.settle.settle import reason_exhausted
 from mongoq.core.settle.settlement import Batch, Wanted
 from mongoq.core.state.claim_hints import eligible
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.find import find_few
 from mongoq.core_threads.base.queue_settings import refresh_settings
-from mongoq.core_threads.base.retry import retry_and_report, retry_once, retry_until_reply
-from mongoq.core_threads.base.statements import send_statements
+from mongoq.core_threads.base.retry import retry_once, retry_until_reply
 from mongoq.core_threads.base.transaction import run_atomic
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import hold
-from mongoq.core_threads.sequence.leave import leave
-from mongoq.core_threads.settle.send import settle_all
+from mongoq.core_threads.sequence.places import leave
+from mongoq.core_threads.settle.send import settle_all, settle_within
 from mongoq.core_threads.settle.settle import bury
-from mongoq.data.encoding.codec import UnreadableDocument
-from mongoq.data.envelope import Document, new_id
+from mongoq.data.arguments import REASON_BYTES
+from mongoq.data.encoding.error_text import one_line
+from mongoq.data.envelope import new_id, shorten
 from mongoq.data.indexes import CLAIM_ORDER
 from mongoq.data.item import Item, has_place, id_key
 from mongoq.data.log_fields import log_fields
@@ -112,9 +108,14 @@ def decode_items(context: QueueContext[Any], items: list[Item[Any]], on_invalid:
         try:
             decoded.append(context.decode_payload(item))
         except PayloadInvalid as invalid:
-            if raises_invalid(context, on_invalid) and (others := [other for other in items if other is not item]):
-                retry_once(give_back_items(context, others))
-            _bury(context, item, misfit_reason(context, item, invalid, on_invalid), invalid, item.attempts)
+            if raises_invalid(context, on_invalid):
+                if others := [other for other in items if other is not item]:
+                    retry_once(give_back_items(context, others))
+                raise_misfit(item, invalid)
+            words = item.id, item.queue, one_line(str(invalid))
+            logger.warning("burying item %s of queue %r: %s", *words, extra=log_fields(item))
+            # The reason is the invalid field, so that dead letters can be counted by it: the text of ``bury(error=)``.
+            _bury(context, item, shorten(str(invalid), REASON_BYTES), invalid, item.attempts)
     return decoded
 
 
@@ -128,19 +129,27 @@ def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) -> list[
     """
     if all(item.start_by is None for item in items):
         return items
-    now = context.broker.clock.now()
+    broker, now = context.broker, context.broker.clock.now()
     expired = [item for item in items if is_expired(item, now)]
+    late = {id_key(item.id) for item in expired}
+    starting = [item for item in items if id_key(item.id) not in late]
     if expired:
         try:
-            _expire_reserved(context, expired)
+            if any(item.stored("q") is None for item in expired):  # the claim of a stream reads few fields
+                fence = {"_id": {"$in": [item.id for item in expired]}, "token": expired[0].token}
+                documents = find_few(broker, fence, [("_id", 1)], len(expired), projection=UNREAD)
+                expired = [context.raw_item(document, now) for document in documents]
+            batch = Batch(broker.clock)
+            wanted: list[Wanted] = [(item, _make_expiry(context, item, batch, claimed=True)) for item in expired]
+            for error in (settle_all(wanted)).failed.values():
+                if not isinstance(error, ReservationLost):  # another caller has it by now
+                    raise error
             settle_expired_head(context)
         except Exception:
             # They were claimed for a caller that gets this error in their place.
             with suppress(Exception):
                 retry_once(give_back_items(context, items))
             raise
-    late = {id_key(item.id) for item in expired}
-    starting = [item for item in items if id_key(item.id) not in late]
     dated = [item for item in starting if item.stored("start_by") is not None]
     if dated:
         held = update_held(context, dated, {"$unset": {"start_by": ""}})
@@ -149,91 +158,53 @@ def start_or_expire(context: QueueContext[Any], items: list[Item[Any]]) -> list[
     return starting
 
 
-def _expire_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> None:
-    """Settle the expired items of a claim; an item that another caller has by now is left to it."""
-    if any(item.stored("q") is None for item in items):  # the claim of a stream reads few fields
-        fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
-        documents = find_few(context.broker, fence, [("_id", 1)], len(items), projection=UNREAD)
-        now = context.broker.clock.now()
-        items = [context.raw_item(document, now) for document in documents]
-    batch = Batch(context.broker.clock)
-    wanted: list[Wanted] = [(item, _make_expiry(context, item, batch, claimed=True)) for item in items]
-    for error in (settle_all(wanted)).failed.values():
-        if not isinstance(error, ReservationLost):
-            raise error
-
-
 def settle_expired_head(context: QueueContext[Any]) -> None:
     """Settle the expired items among the first 1,000 of the queue (``find``, ``bulkWrite``).
 
     They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. Those in
-    sequences leave in transactions, with the expired ones behind them, and the next ones follow. As long as items
-    follow, the head is read again. A crash leaves them where they are.
+    sequences leave in transactions, with the expired ones behind them, and the next ones follow; then the head is read
+    again. What cannot be settled here, such as a document of another program, is settled by the claim that takes it. A
+    crash leaves them where they are.
     """
-    following = 1
-    while following:
+    broker = context.broker
+    placed: Sequence[Item[Any]] | None = None
+    while placed is None or placed:
+        now = broker.clock.now()
+        start = context.state.claim_hints.start(context.name, now)
         try:
-            following = _settle_head(context)
-        except (Refused, PartlyRefused):
-            if context.stage is None:
-                raise
-            context = replace(context, stage=None)  # some other program wrote a trail that takes no marks
+            documents = find_few(broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
+            expired = _select_expired(context, documents, now, new_id())
+            placed = [item for item in expired if has_place(item)]
+            fence = {**eligible(context.name, now), "start_by": {"$lte": now}}
+            settle_all(_make_unclaimed(context, [item for item in expired if not has_place(item)], fence))
+            for begin in range(0, len(placed), MAX_SEQUENCES):
+                heads = placed[begin : begin + MAX_SEQUENCES]
+                record = run_atomic(broker, partial(_settle_placed, context, heads, fence))
+                record()
+        except (Unreadable, Refused, PartlyRefused):
+            return
 
 
-def _settle_head(context: QueueContext[Any]) -> int:
-    """Settle the expired items at the head once, and return how many items have followed them."""
-    now, dead = context.broker.clock.now(), context.settings.dead
-    start = context.state.claim_hints.start(context.name, now)
-    try:
-        documents = find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
-    except Unreadable:  # a document of another program: a claim finds and buries it
-        return 0
-    expired = _select_expired(context, documents, now, new_id())
-    alone = [item for item in expired if not has_place(item)]
-    placed = [item for item in expired if has_place(item)]
-    number, all_promoted = 0, list[Promoted]()
-    if alone:
-        still = {**eligible(context.name, now), "start_by": {"$lte": now}}
-        statements = list(_make_statements(context, alone, still))
-        number, _ = retry_and_report(partial(send_statements, context.broker, statements))
-    for begin in range(0, len(placed), MAX_SEQUENCES):
-        attempt = partial(_settle_placed, context, placed[begin : begin + MAX_SEQUENCES], now)
-        settled, promoted = run_atomic(context.broker, attempt)
-        record_promoted(context.broker, promoted)
-        number, all_promoted = number + settled, all_promoted + promoted
-    context.count("expired", number)
-    if context.settings.buries_expired and dead is not None:
-        context.broker.record_put(dead, now, number=number)
-    return len(all_promoted)
-
-
-def _settle_placed(context: QueueContext[Any], heads: Sequence[Item[Any]], now: datetime) -> tuple[int, list[Promoted]]:
+def _settle_placed(
+    context: QueueContext[Any], heads: Sequence[Item[Any]], fence: Mapping[str, Any]
+) -> Callable[[], None]:
     """Settle expired heads of sequences and the expired items behind them, inside a transaction.
 
-    Returns how many, and the items that have followed. Heads that were settled or started meanwhile are left out.
+    Heads that were settled or started meanwhile are left out. Returns the function that records the rest.
     """
-    ids = [item.id for item in heads]
-    still = {"_id": {"$in": ids}, **eligible(context.name, now), "start_by": {"$lte": now}, "place": HAS_PLACE}
+    now, ids = heads[0].read_at, [item.id for item in heads]
+    # Read in this transaction, they are as they were: another writer of one makes it try again.
+    still = {"_id": {"$in": ids}, **fence, "place": HAS_PLACE}
     found = find_few(context.broker, still, [("_id", 1)], len(ids), projection={"_id": 1})
     keys = {id_key(document["_id"]) for document in found}
     leaving = [item for item in heads if id_key(item.id) in keys]
-    sequences = Counter(str(item.sequence) for item in leaving)
-    behind: list[Item[Any]] = []
-    holds = context.settings.holds_sequences and context.settings.buries_expired
-    for sequence in () if holds else sequences:  # behind a letter that holds its sequence, none leaves
-        blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
-        documents = find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
-        behind += _select_expired(context, documents, now, heads[0].token)
-    if not leaving:
-        return 0, []
-    # Read in this transaction, they are as they were: another writer of one makes it try again.
-    number = send_statements(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
-    if holds:
-        dead = str(context.settings.dead)
-        letters = [Letter(item.id, dead, str(item.sequence), item.stored("place")) for item in leaving]
-        hold(context.broker, context.name, letters)
-        return number, []
-    return number, (leave(context.broker, context.name, sequences))
+    sequences = {str(item.sequence) for item in leaving}
+    if not (context.settings.holds_sequences and context.settings.buries_expired):
+        for sequence in sequences:  # behind a letter that holds its sequence, none leaves
+            blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
+            documents = find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
+            leaving += _select_expired(context, documents, now, heads[0].token)
+    return settle_within(_make_unclaimed(context, leaving, {"q": context.name, "start_by": {"$lte": now}}))
 
 
 # --- documents of other programs -----------------------------------------------------------------
@@ -257,51 +228,53 @@ def bury_foreign(context: QueueContext[Any], filter: Mapping[str, Any], reason: 
     """
     if not context.state.ordered:  # this process may not have heard yet of the queue's first sequence
         refresh_settings(context)
-    fields, unset_fields = _removal(context, reason)
+    now, dead, ordered = context.broker.clock.now(), context.settings.dead, context.state.ordered
+    if dead is None:
+        fields = {"when": now + POSTPONEMENT, "reserved": False, "attempts": 0}
+        unset_fields = ["token", "batch"]
+    else:
+        origin = {"queue": context.name, "reason": reason, "attempts": 0, "key": None, "at": now}
+        if context.stage is not None:
+            origin["stage"] = context.stage.name
+        fields = {"q": dead, "when": now, "reserved": False, "attempts": 0, "origin": origin}
+        unset_fields = ["token", "key", "start_by", *(["place"] if ordered else [])]
     update = {"$set": fields, "$unset": dict.fromkeys(unset_fields, "")}
-    projection = {"_id": 1, "sequence": 1, "place": 1} if context.state.ordered else {"_id": 1}
+    projection = {"_id": 1, "sequence": 1, "place": 1} if ordered else {"_id": 1}
     arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": projection}
 
     def remove() -> tuple[Any, list[Promoted]]:
         """Bury the document, which then holds its sequence, or lets the next item follow; in a transaction."""
         removed: Any = perform(Command("find_one_and_update", arguments))
         sequence, place = (removed or {}).get("sequence"), (removed or {}).get("place")
-        if "q" not in fields or place is None or not isinstance(sequence, str):
+        if dead is None or place is None or not isinstance(sequence, str):
             return removed, []
         if context.settings.holds_sequences and isinstance(place, int):
-            hold(context.broker, context.name, [Letter(removed["_id"], fields["q"], sequence, place)])
+            hold(context.broker, context.name, [Letter(removed["_id"], dead, sequence, place)])
             return removed, []
         return removed, (leave(context.broker, context.name, {sequence: 1}))
 
-    is_atomic = context.state.ordered and "q" in fields
+    is_atomic = ordered and dead is not None
     removed, promoted = run_atomic(context.broker, remove) if is_atomic else remove()
     record_promoted(context.broker, promoted)
     if removed is None:
         return False
-    _record_removal(context, removed["_id"], fields)
+    context.unfit += 1
+    id, extra = removed["_id"], log_fields(queue=context.name, id=removed["_id"])
+    if dead is None:
+        foreign_logger.warning(
+            "put off document %s of queue %r until %s: it holds BSON that cannot be read; get(id) raises with its "
+            "bytes, remove(id) deletes it",
+            *(id, context.name, fields["when"]),
+            extra=extra,
+        )
+    else:
+        context.count("dead")
+        context.broker.record_put(dead, now, id=id)
+        foreign_logger.warning("buried document %s of queue %r: %s", id, context.name, reason, extra=extra)
     return True
 
 
-def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, marks: Document) -> None:
-    """Bury or postpone a popped document, in place of the history that it left, if any (``update``).
-
-    The server makes the document from its bytes in one command: a crash between two commands would leave it where it
-    blocks the queue. If an item was pushed under its id or key meanwhile, that item stays, and the document gets a new
-    id.
-    """
-    fields, unset_fields = _removal(context, UNREADABLE_REASON)
-    id = document["_id"]
-    try:
-        perform(restore_command(document, marks, fields, unset_fields))
-    except Duplicate:
-        id = new_id()
-        if "origin" in fields:
-            fields["origin"]["id"] = document["_id"]
-        perform(restore_command(document, marks, {"_id": id, **fields}, {*unset_fields, "key"}))
-    _record_removal(context, id, fields)
-
-
-# --- what a claim holds before it hands it out ---------------------------------------------------
+# --- what a claim holds until it hands it out ----------------------------------------------------
 
 
 def update_held(context: QueueContext[Any], items: Sequence[Item[Any]], update: Mapping[str, Any]) -> list[Item[Any]]:
@@ -311,13 +284,7 @@ def update_held(context: QueueContext[Any], items: Sequence[Item[Any]], update: 
     update sets the same values. ``find`` tells which items are lost, if any.
     """
     fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
-    command: Command[int] = Command(
-        "update_many",
-        {"filter": fence, "update": update},
-        number_matched,
-        resolved=True,
-    )
-    if retry_until_reply(command) == len(items):
+    if retry_until_reply(update_many_command(fence, update)) == len(items):
         return list(items)
     documents = find_few(context.broker, fence, [("_id", 1)], len(items), projection={"_id": 1})
     held = {id_key(document["_id"]) for document in documents}
@@ -331,3 +298,13 @@ def renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease: time
         return items
     held = update_held(context, items, {"$set": {"when": now + lease}})
     return [item.held_until(now + lease) for item in held]
+
+
+def hand_out(
+    context: QueueContext[Any], items: list[Item[Any]], lease: timedelta, on_invalid: OnInvalid = "bury"
+) -> list[Item[Any]]:
+    """Return claimed items as callers get them: decoded, under a lease that has half of its time left, and counted."""
+    decoded = decode_items(context, items, on_invalid)
+    held = renew_leases(context, decoded, lease)
+    context.count("reserve", len(held))
+    return held

@@ -17,8 +17,9 @@ from bson import ObjectId
 
 from mongoq.core.claim.batch_claim import BatchClaim
 from mongoq.core.claim.judge import OnInvalid, check_on_invalid, is_exhausted, make_marks
-from mongoq.core.claim.reserve import M, NotYet, R, _find_claimed_command, _undo_shared, undo_claim
+from mongoq.core.claim.reserve import M, NotYet, R, _unclaimed, undo_claim
 from mongoq.core.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.core.settle.settle import release_command
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.core_threads.base.queue_settings import ensure_ready
@@ -28,7 +29,7 @@ from mongoq.core_threads.claim.judge import (
     bury_exhausted,
     bury_foreign,
     bury_uncountable,
-    decode_items,
+    hand_out,
     renew_leases,
     start_or_expire,
 )
@@ -72,34 +73,29 @@ def reserve_many(
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
-    attempt = partial(_claim_decoded, context, n, length, on_invalid, shared)
+
+    def attempt() -> list[Item[M]] | None:
+        """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
+        ensure_ready(context)
+        while not context.state.paused:
+            until = length or context.settings.lease
+            if not shared:
+                claimed = claim(context, n, until)
+            else:
+                shared_claim = Shared[Any](("reserve", context.name, until), _claim_for_all, (context, until))
+                shared_claim.undo = lambda item: item and release_command(item.id, item.token, item.due)
+                try:
+                    item = share(shared_claim)
+                except NotYet:
+                    continue
+                claimed = [] if item is None else [item]
+            if not claimed:
+                return None
+            if items := (hand_out(context, claimed, until, on_invalid)):
+                return items
+        return None
+
     return (wait_for_item(context, attempt, patience) if patience else attempt()) or []
-
-
-def _claim_decoded(
-    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid, shared: bool
-) -> list[Item[M]] | None:
-    """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
-    ensure_ready(context)
-    while not context.state.paused:
-        length = lease or context.settings.lease
-        if not shared:
-            claimed = claim(context, n, length)
-        else:
-            key = "reserve", context.name, length
-            try:
-                item = share(Shared[Any](key, _claim_for_all, (context, length), _undo_shared))
-            except NotYet:
-                continue
-            claimed = [] if item is None else [item]
-        if not claimed:
-            return None
-        decoded = decode_items(context, claimed, on_invalid)
-        items = renew_leases(context, decoded, length)
-        if items:
-            context.count("reserve", len(items))
-            return items
-    return None
 
 
 def claim(context: QueueContext[Any], n: int, lease: timedelta) -> list[Item[Any]]:
@@ -199,12 +195,20 @@ def _claim_head(
             raise
         except ReplyLost as error:
             lost = error
-            after = retry_once(_find_claimed_command(context, marks, now, undo))
-            if after is not None:
-                exhausted = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
-                return context.raw_item(after, now, due=now), exhausted
-            continue
-        hints.raise_bounds(start, before)
+            # An update that changes nothing, because it waits for the majority and a read does not. The index finds the
+            # item by the end of its lease.
+            mine = {"q": context.name, "when": marks["when"], "token": token}
+            find: Command[Any] = Command(
+                "find_one_and_update",
+                {"filter": mine, "update": {"$set": {"reserved": True}}},
+                undo=lambda raw: raw and undo(token, _unclaimed(raw, now)),  # noqa: B023
+            )
+            after = retry_once(find)
+            if after is None:
+                continue
+            before = _unclaimed(after, now)
+        else:
+            hints.raise_bounds(start, before)
         if before is None:
             return None
         after = {**before, **marks, "attempts": attempts_of(before) + 1}

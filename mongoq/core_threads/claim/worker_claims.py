@@ -19,25 +19,21 @@ from bson import ObjectId
 
 from mongoq.core.base.statements import number_found
 from mongoq.core.claim.batch_claim import BatchClaim, Candidates
-from mongoq.core.claim.judge import make_marks
-from mongoq.core.claim.worker_claims import (
-    BLOCKED_WAIT_SECONDS,
-    MAX_CLAIM,
-    ClaimedBatch,
-    ItemFilter,
-    M,
-    _make_statements,
-    skip_lapsed,
-)
+from mongoq.core.claim.judge import make_marks, unclaimed
+from mongoq.core.claim.worker_claims import BLOCKED_WAIT_SECONDS, MAX_CLAIM, ClaimedBatch, ItemFilter, M, skip_lapsed
 from mongoq.core.command import Blocked, Command, PartlyRefused
 from mongoq.core.history.query import is_refused_filter, refusal
 from mongoq.core.push.draft import due_time
+from mongoq.core.settle.move import make_move
+from mongoq.core.settle.settle import make_commit
+from mongoq.core.settle.settlement import Batch, Wanted, group_by_statement
+from mongoq.core.state.claim_hints import eligible
 from mongoq.core.state.context import Handed, QueueContext
 from mongoq.core_threads.base.find import find_one
 from mongoq.core_threads.base.queue_settings import ensure_ready
 from mongoq.core_threads.base.retry import retry_once, retry_until_reply
 from mongoq.core_threads.claim.batch_claim import claim_by_id, read_candidates, read_ids, send_claim
-from mongoq.core_threads.claim.judge import bury_foreign, decode_items, renew_leases, start_or_expire
+from mongoq.core_threads.claim.judge import bury_foreign, decode_items, hand_out, start_or_expire
 from mongoq.core_threads.claim.reserve import claim_one
 from mongoq.core_threads.settle.apply_outcomes import apply_outcomes
 from mongoq.core_threads.wait.wait import wait_for_item
@@ -65,8 +61,18 @@ def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> int:
     then. A crash before it leaves them where they are.
     """
     context, handover, total = claim.context, wanted.handover, 0
+    own, fence = (
+        {"q": context.name, "token": claim.token},
+        {**eligible(context.name, claim.now), "$nor": [wanted.where]},
+    )
     for unmarked in (context, replace(context, stage=None)):
-        requests = list(_make_statements(unmarked, claim, wanted))
+        batch, settlements = Batch(context.broker.clock), list[Wanted]()
+        for document in claim.candidates.documents:
+            item: Item[Any] = unmarked.raw_item({**document, **own}, claim.now)
+            settlement = make_move(unmarked, item, batch, handover) if handover else make_commit(unmarked, item, batch)
+            settlements.append((item, settlement))
+        groups = group_by_statement(unclaimed(context, settlements, fence))
+        requests = [group.statement() for group in groups]
         command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
         try:
             total += retry_until_reply(command)
@@ -145,10 +151,10 @@ def claim_batch(
         began = time.monotonic()
         claimed: ClaimedBatch[M] | None = None
         if limit is None or context.state.paused:
-            claimed = _claim_decoded(context, n, lease, screen)
+            claimed = _claim(context, n, lease, screen)
         elif allowed := (limit.take(n)):
             try:
-                claimed = _claim_decoded(context, allowed, lease, screen)
+                claimed = _claim(context, allowed, lease, screen)
             finally:
                 limit.record(0 if claimed is None else len(claimed.items))
             if claimed is None or not claimed.items:
@@ -163,7 +169,7 @@ def claim_batch(
     return wait_for_item(context, attempt, math.inf, over=over)
 
 
-def _claim_decoded(
+def _claim(
     context: QueueContext[M], n: int, lease: timedelta | None, screen: ItemFilter | None
 ) -> ClaimedBatch[M] | None:
     """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none.
@@ -174,47 +180,42 @@ def _claim_decoded(
     """
     while not context.state.paused:  # other consumers may take all candidates of a try
         length = lease or context.settings.lease
-        claimed = _claim(context, n, length, screen)
-        if claimed is None:
-            return None
-        decoded = decode_items(context, claimed.items, "bury")
-        claimed.items = renew_leases(context, decoded, length)
-        if claimed.items or claimed.lapsed or claimed.suspects or claimed.held_up or claimed.screened:
-            context.count("reserve", len(claimed.items))
+        claimed: ClaimedBatch[Any] = ClaimedBatch([])
+        candidates: Candidates | None = Candidates()
+        # An item that does not match may be the first of a sequence: one claim settles it and lets the next one follow.
+        if screen is None or not context.state.ordered:
+            held_up = time.monotonic() < context.state.held_up
+            fields = None if screen is None else screen.fields
+            candidates = read_candidates(context, n, unreserved=held_up, fields=fields)
+            if candidates is None:
+                return ClaimedBatch([], held_up=True) if held_up else None
+        if candidates:
+            now = context.broker.clock.now()
+            marks, where = make_marks(context, now, length), {} if screen is None else screen.where
+            claim = BatchClaim(context, candidates, marks, now, skips_lapsed=True, where=where)
+            claimed.screened = 0 if screen is None else (settle_unmatched(claim, screen))
+            claimed.items = send_claim(claim, settled=claimed.screened)
+            claimed.lapsed, claimed.suspects = claim.lapsed, claim.suspects
+            if screen is not None and claimed.screened == len(candidates) < MAX_CLAIM:
+                # No candidate matched, so probably more unmatched items follow: a larger pass, without a claim,
+                # settles them.
+                first = read_ids(context, MAX_CLAIM, fields=screen.fields)
+                if first:
+                    now = context.broker.clock.now()
+                    claim_of_none = BatchClaim(context, Candidates(first), marks, now, where=where)
+                    claimed.screened += settle_unmatched(claim_of_none, screen)
+        else:  # no batch can hold the first item, or only a claim can find out whether it is free
+            item = claim_one(context, length)
+            if item is None:
+                return None
+            if screen is None or (is_kept(context, screen, item)):
+                claimed.items = [item]
+            else:
+                claimed.screened = 1
+        claimed.items = hand_out(context, claimed.items, length)
+        if claimed.items or claimed.lapsed or claimed.suspects or claimed.screened:
             return claimed
     return None
-
-
-def _claim(context: QueueContext[Any], n: int, lease: timedelta, screen: ItemFilter | None) -> ClaimedBatch[Any] | None:
-    """Claim up to ``n`` items once, undecoded; ``None`` when nothing is eligible."""
-    candidates: Candidates | None = Candidates()
-    # An item that does not match may be the first of a sequence: one claim settles it and lets the next one follow.
-    if screen is None or not context.state.ordered:
-        held_up = time.monotonic() < context.state.held_up
-        fields = None if screen is None else screen.fields
-        candidates = read_candidates(context, n, unreserved=held_up, fields=fields)
-        if candidates is None:
-            return ClaimedBatch([], held_up=True) if held_up else None
-    if not candidates:  # no batch can hold the first item, or only a claim can find out whether it is free
-        item = claim_one(context, lease)
-        if item is None:
-            return None
-        if screen is None or (is_kept(context, screen, item)):
-            return ClaimedBatch([item])
-        return ClaimedBatch([], screened=1)
-    now = context.broker.clock.now()
-    marks, where = make_marks(context, now, lease), {} if screen is None else screen.where
-    claim = BatchClaim(context, candidates, marks, now, skips_lapsed=True, where=where)
-    screened = 0 if screen is None else (settle_unmatched(claim, screen))
-    items = send_claim(claim, settled=screened)
-    if screen is not None and screened == len(candidates) < MAX_CLAIM:
-        # No candidate matched, so probably more unmatched items follow: a larger pass, without a claim, settles them.
-        first = read_ids(context, MAX_CLAIM, fields=screen.fields)
-        if first:
-            now = context.broker.clock.now()
-            claim_of_none = BatchClaim(context, Candidates(first), marks, now, where=where)
-            screened += settle_unmatched(claim_of_none, screen)
-    return ClaimedBatch(items, claim.lapsed, claim.suspects, screened=screened)
 
 
 def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> list[Item[M]]:
@@ -264,8 +265,4 @@ def claim_lapsed(
         with suppress(Exception):
             retry_once(claim.give_back())
         raise
-    starting = start_or_expire(context, items)
-    decoded = decode_items(context, starting, "bury")
-    renewed = renew_leases(context, decoded, length)
-    context.count("reserve", len(renewed))
-    return renewed
+    return hand_out(context, start_or_expire(context, items), length)

@@ -19,8 +19,7 @@ from typing import Any
 from mongoq.core.command import Command, chunks, has_matched
 from mongoq.core.coordination.document_lease import ForeignLease, TakenOver, holder, under
 from mongoq.core.coordination.sources import SourceLease, Yielded, _encode, _Unmatched
-from mongoq.core.sequence.enter import with_place
-from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.sequence.places import Promoted, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.find import find_one
 from mongoq.core_threads.base.retry import retry_lost_race
@@ -28,7 +27,7 @@ from mongoq.core_threads.base.topics import ensure_ready_to_push
 from mongoq.core_threads.base.transaction import run_in_transaction
 from mongoq.core_threads.coordination.document_lease import take_lease
 from mongoq.core_threads.perform import perform
-from mongoq.core_threads.sequence.enter import ensure_ready_to_enter, enter_all
+from mongoq.core_threads.sequence.places import ensure_ready_to_enter, enter_all
 from mongoq.data.clock import time_of
 
 

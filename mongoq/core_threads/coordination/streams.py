@@ -34,7 +34,7 @@ from mongoq.core.coordination.streams import (
     _claim_filter,
     _commits,
 )
-from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.sequence.places import Promoted, record_promoted
 from mongoq.core.settle.by_token import cut_ids, update_many_command
 from mongoq.core.settle.settle import release_update
 from mongoq.core.state.context import BrokerContext, QueueContext
@@ -47,7 +47,7 @@ from mongoq.core_threads.claim.batch_claim import read_ids, send_claim
 from mongoq.core_threads.claim.reserve import claim_one
 from mongoq.core_threads.coordination.document_lease import give_back, take_lease, write_under_lease
 from mongoq.core_threads.perform import perform
-from mongoq.core_threads.sequence.leave import leave
+from mongoq.core_threads.sequence.places import leave
 from mongoq.data.item import Item, has_place
 from mongoq.data.sequence import HAS_PLACE
 from mongoq.data.stream_claim import StreamClaim, consumer_name, stream_id

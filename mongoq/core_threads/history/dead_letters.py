@@ -29,7 +29,7 @@ from mongoq.core.history.dead_letters import (
 )
 from mongoq.core.history.query import BoundedCount, Query, refuse_filter
 from mongoq.core.history.replay import hop_destination
-from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.sequence.places import Promoted, record_promoted
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.find import find_few
@@ -40,9 +40,8 @@ from mongoq.core_threads.base.transaction import ensure_possible, run_atomic
 from mongoq.core_threads.history.mistaken import refuse_mistake
 from mongoq.core_threads.history.query import documents_page
 from mongoq.core_threads.perform import perform
-from mongoq.core_threads.sequence.enter import enter_all
 from mongoq.core_threads.sequence.hold import find_held_from, release, take_back
-from mongoq.core_threads.sequence.leave import leave
+from mongoq.core_threads.sequence.places import enter_all, leave
 from mongoq.data.arguments import count
 from mongoq.data.copies import Replayed
 from mongoq.data.indexes import CLAIM_ORDER, SEQUENCE_ORDER

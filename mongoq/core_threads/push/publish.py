@@ -12,14 +12,13 @@ from bson import ObjectId
 from mongoq.core.command import Command, chunks
 from mongoq.core.push.insert import Keyed, id_taken_error
 from mongoq.core.push.publish import Copy, Ordered, Put, _check_transaction_size, _record_puts, copy_for_queue
-from mongoq.core.sequence.enter import record_new, with_place
-from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.sequence.places import Promoted, record_new, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.core_threads.base.transaction import run_atomic, run_in_transaction
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.push.insert import find_pushed, insert_item, upsert_keyed
-from mongoq.core_threads.sequence.enter import enter_all
+from mongoq.core_threads.sequence.places import enter_all
 from mongoq.data.copies import make_bound_copy
 from mongoq.data.envelope import Document, is_same_push
 from mongoq.data.sequence import topic_problem

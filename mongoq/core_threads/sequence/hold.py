@@ -27,7 +27,6 @@ from mongoq.core.sequence.hold import (
     CONTROLS_PER_PAGE,
     DELETED_PER_TRANSACTION,
     HEAD_FIELDS,
-    HELD_PER_PAGE,
     IN_ORDER,
     LETTER_FIELDS,
     MAX_HEADS,
@@ -39,14 +38,14 @@ from mongoq.core.sequence.hold import (
     _letter_key,
     _most,
 )
-from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.sequence.places import Promoted, record_promoted
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.find import find_few, find_one
 from mongoq.core_threads.base.queue_settings import ensure_ready
 from mongoq.core_threads.base.statements import send_statements
 from mongoq.core_threads.base.transaction import run_atomic
 from mongoq.core_threads.perform import perform
-from mongoq.core_threads.sequence.leave import leave, promote
+from mongoq.core_threads.sequence.places import leave, promote
 from mongoq.data.indexes import BEGINNING, SEQUENCE_ORDER
 from mongoq.data.item import Document, Item, find_held_target, id_key
 from mongoq.data.sequence import (
@@ -152,22 +151,25 @@ def release_all(broker: BrokerContext, queue: str) -> int:
             promoted = run_atomic(broker, partial(release, broker, some))
             record_promoted(broker, promoted)
             number += len(promoted)
-        if len(controls) < HELD_PER_PAGE:
+        if len(controls) < CONTROLS_PER_PAGE:
             return number
         after = controls[-1]["_id"]
 
 
 def find_held(broker: BrokerContext, queue: str, after: str = "") -> list[Document]:
     """Find control documents of held sequences of a queue behind one, 1,000 at most (``find``)."""
-    own = {**prefix_filter(control_prefix(queue)), "queue": queue, "held": {"$exists": True}}
-    filter = {"$and": [own, {"_id": {"$gt": after}}]}
-    return find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE)
+    return _find_controls(broker, queue, after, held={"$exists": True})
+
+
+def _find_controls(broker: BrokerContext, queue: str, after: str, **where: Any) -> list[Document]:
+    filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue, **where}
+    return find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
 
 
 def find_held_from(broker: BrokerContext, dead: str, after: str) -> list[Document]:
     """Find control documents of sequences that letters of a dead queue hold, behind one, 1,000 at most (``find``)."""
     filter = {"$and": [prefix_filter(SEQUENCE_PREFIX), {"_id": {"$gt": after}}], "held.queue": dead}
-    return find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE)
+    return find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
 
 
 def find_letters(
@@ -322,8 +324,7 @@ def find_miscounted(broker: BrokerContext, queue: str, after: str = "") -> tuple
     Looks at up to 1,000 control documents behind one, and returns such sequences, and the ``_id`` behind which the next
     look begins; ``None`` at the end. A transaction of another process in between may make a sequence seem so.
     """
-    filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
-    controls = find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
+    controls = _find_controls(broker, queue, after)
     looked_at = controls[: max(1, MAX_HEADS // max(_most(controls), 1))]
     heads = read_heads(broker, queue, looked_at)
     is_end = len(looked_at) == len(controls) < CONTROLS_PER_PAGE
@@ -385,11 +386,11 @@ def read_heads(broker: BrokerContext, queue: str, controls: Sequence[Document]) 
     return heads
 
 
-def repair_all(broker: BrokerContext, queue: str, sequences: Iterable[str]) -> int:
+def repair_all(broker: BrokerContext, queue: str, sequences: Iterable[str], *, holds: bool = True) -> int:
     """Count these sequences anew, each in a transaction; return how many items go, or wait, by that."""
     number = 0
     for sequence in sequences:
-        promoted, postponed = run_atomic(broker, partial(_count_anew, broker, queue, sequence))
+        promoted, postponed = run_atomic(broker, partial(_count_anew, broker, queue, sequence, holds=holds))
         record_promoted(broker, promoted)
         number += len(promoted) + postponed
     return number
@@ -400,20 +401,14 @@ def forget_sequences(broker: BrokerContext, queue: str) -> None:
 
     Where an item was pushed meanwhile, its sequence is counted anew. No dead letter holds any of them after that.
     """
-    after = ""
-    while True:
-        filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
-        controls = find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE, projection={"sequence": 1})
-        for control in controls:
-            attempt = partial(_count_anew, broker, queue, control["sequence"], holds=False)
-            promoted, _ = run_atomic(broker, attempt)
-            record_promoted(broker, promoted)
-        if len(controls) < CONTROLS_PER_PAGE:
-            return
-        after = controls[-1]["_id"]
+    after: str | None = ""
+    while after is not None:
+        controls = _find_controls(broker, queue, after)
+        repair_all(broker, queue, [control["sequence"] for control in controls], holds=False)
+        after = None if len(controls) < CONTROLS_PER_PAGE else controls[-1]["_id"]
 
 
-def _count_anew(broker: BrokerContext, queue: str, sequence: str, *, holds: bool = True) -> tuple[list[Promoted], int]:
+def _count_anew(broker: BrokerContext, queue: str, sequence: str, *, holds: bool) -> tuple[list[Promoted], int]:
     """Let as many items of a sequence be heads as the queue allows, and count them; called in a transaction.
 
     A letter that holds is one of them, unless its hold ends (``holds``). Returns the items that follow, and how many

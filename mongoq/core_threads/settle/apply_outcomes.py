@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mongoq.core.sequence.enter import record_new
+from mongoq.core.sequence.places import record_new
 from mongoq.core.settle.apply_outcomes import OUTPUT_ID_REMEMBER, ItemOutcome, _make_outputs, _make_settlement
 from mongoq.core.settle.move import Moves, Resolve
-from mongoq.core.settle.settle import (
-    make_commit,
-)
+from mongoq.core.settle.settle import make_commit
 from mongoq.core.settle.settlement import Batch, Wanted
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.queue_settings import ensure_ready

@@ -34,18 +34,17 @@ from mongoq.core.command import (
     has_matched,
     own_error,
 )
-from mongoq.core.sequence.enter import record_new, with_place
 from mongoq.core.sequence.hold import Letter
-from mongoq.core.sequence.leave import Promoted, record_promoted
+from mongoq.core.sequence.places import Promoted, record_new, record_promoted, with_place
 from mongoq.core.settle.exchange import STATE_FIELDS, FenceMiss, make_lost_error
 from mongoq.core.settle.send import (
     LEASE_MARGIN,
     MAX_TRANSACTION_ITEMS,
+    UNPROVEN,
     MakeSettlement,
     Results,
     _ends_by,
     _needs_transaction,
-    _reconcile,
     _record_done,
     _with_place,
     check_items,
@@ -60,9 +59,8 @@ from mongoq.core_threads.base.statements import send_statements
 from mongoq.core_threads.base.transaction import run_atomic
 from mongoq.core_threads.perform import perform, share
 from mongoq.core_threads.push.insert import raise_duplicate
-from mongoq.core_threads.sequence.enter import ensure_ready_to_enter, enter_all
 from mongoq.core_threads.sequence.hold import hold, release, take_back
-from mongoq.core_threads.sequence.leave import leave
+from mongoq.core_threads.sequence.places import ensure_ready_to_enter, enter_all, leave
 from mongoq.core_threads.settle.exchange import read_states, run_exchange
 from mongoq.data.encoding.codec import SIZE_LIMIT
 from mongoq.data.envelope import Document
@@ -103,28 +101,29 @@ def _settle_for_all(entries: list[tuple[QueueContext[Any], Item[Any], MakeSettle
     if len(entries) == 1:
         [(context, item, make)] = entries
         return [_settle_one(item, make(context, item, Batch(context.broker.clock)))]
-    context = entries[0][0]
-    batch = Batch(context.broker.clock)
-    answers: dict[int, Any] = {}
-    first: dict[Any, int] = {}
-    wanted: dict[int, Wanted] = {}
-    for place, (own, item, make) in enumerate(entries):
-        if first.setdefault(id_key(item.id), place) == place:
-            try:
-                wanted[place] = item, make(own, item, batch)
-            except Exception as error:  # it concerns this caller only; the rest of the batch goes on
-                answers[place] = error
-    results = settle_all(list(wanted.values()))
-    for place, (item, settlement) in wanted.items():
-        failure = results.failed.get(id_key(item.id))
+    batch = Batch(entries[0][0].broker.clock)
+    answers: list[Any] = [None] * len(entries)
+    wanted: dict[Any, tuple[int, Wanted]] = {}
+    later: list[int] = []
+    for place, (context, item, make) in enumerate(entries):
+        if id_key(item.id) in wanted:
+            later.append(place)
+            continue
+        try:
+            wanted[id_key(item.id)] = place, (item, make(context, item, batch))
+        except Exception as error:  # it concerns this caller only; the rest of the batch goes on
+            answers[place] = error
+    results = settle_all([pair for _, pair in wanted.values()])
+    for key, (place, (_, settlement)) in wanted.items():
+        failure = results.failed.get(key)
         answers[place] = copies(failure, 1)[0] if failure else settlement.answer
-    for place, (own, item, make) in enumerate(entries):
-        if place not in answers:
-            try:
-                answers[place] = _settle_one(item, make(own, item, Batch(own.broker.clock)))
-            except Exception as error:
-                answers[place] = own_error(error)
-    return [answers[place] for place in range(len(entries))]
+    for place in later:
+        context, item, make = entries[place]
+        try:
+            answers[place] = _settle_one(item, make(context, item, Batch(context.broker.clock)))
+        except Exception as error:
+            answers[place] = own_error(error)
+    return answers
 
 
 def settle_items(context: QueueContext[Any], items: Iterable[Item[Any]], make: MakeSettlement) -> list[Wanted]:
@@ -168,7 +167,7 @@ def settle_all(wanted: Sequence[Wanted]) -> Results:
         if _needs_transaction(*pair):
             in_transaction.append(pair)
         # Near the end of a lease another consumer may claim the item meanwhile, and a total does not tell which one.
-        elif broker.serverless or _ends_by(pair[0], soon):
+        elif broker.serverless or (pair[1].fence is None and _ends_by(pair[0], soon)):
             alone.append(pair)
         else:
             together.append(pair)
@@ -234,7 +233,7 @@ def send_alone(item: Item[Any], settlement: Settlement) -> None:
     lease still ran when the server got the command, since a paused machine stops all its clocks.
     """
     broker = settlement.context.broker
-    filter: dict[str, Any] = {"_id": item.id, "token": item.token}
+    filter: dict[str, Any] = {"_id": item.id, **(settlement.fence or {"token": item.token})}
     if settlement.update is None:
         command = Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
     else:
@@ -253,13 +252,8 @@ def send_alone(item: Item[Any], settlement: Settlement) -> None:
         if key is None or settlement.put is None:
             raise
         raise_duplicate(broker, settlement.put.queue, key, duplicate.cause)
-    if not found:
-        _explain_miss(item, settlement, was_lost=was_lost)
-
-
-def _explain_miss(item: Item[Any], settlement: Settlement, *, was_lost: bool) -> None:
-    """Raise the error of a command that has found nothing, unless an earlier one did it whose reply was lost."""
-    broker = settlement.context.broker
+    if found:
+        return
     document = find_one(broker, {"_id": item.id}, STATE_FIELDS)
     # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
     if settlement.patch is not None and document is not None and document.get("token") == item.token:
@@ -330,8 +324,14 @@ def _read_back(groups: Sequence[Group], total: int | None, results: Results, *, 
             alone.append((item, settlement))
         else:
             verdicts[key] = settlement.has_happened(item, document)
-    if total is not None:
-        _reconcile(verdicts, total, is_proof=all(settlement.is_proof for _, settlement in wanted))
+    possible = [key for key, verdict in verdicts.items() if verdict is not False]
+    certain = [key for key, verdict in verdicts.items() if verdict]
+    if total in (0, len(possible)):
+        verdicts |= dict.fromkeys(possible, total > 0)
+    elif total is not None and total < len(certain):  # some of them looked like this before
+        verdicts |= dict.fromkeys(certain, None)
+    elif total == len(certain) and not any(settlement.event in UNPROVEN for _, settlement in wanted):
+        verdicts |= dict.fromkeys(set(possible) - set(certain), False)
     for item, settlement in wanted:
         if (key := id_key(item.id)) not in verdicts:
             continue
@@ -417,7 +417,7 @@ def _take_places(broker: BrokerContext, wanted: Sequence[Wanted]) -> tuple[Seque
     targets = [(queue, sequence) for item, queue, sequence in entering if id_key(item.id) not in places]
     entries = enter_all(broker, targets)
     promoted += [item for entry in entries.values() for item in entry.promoted]
-    shared: dict[int, Settlement] = {}
+    shared: dict[tuple[int, int], Settlement] = {}
     changed: list[Wanted] = []
     for item, settlement in wanted:
         put, enters, key = settlement.put, settlement.enters, id_key(item.id)
@@ -428,8 +428,12 @@ def _take_places(broker: BrokerContext, wanted: Sequence[Wanted]) -> tuple[Seque
             settlement = _with_place(settlement, entries[put.queue, enters].take(put.when))  # noqa: PLW2901
         elif settlement.leaves and settlement.update is not None and has_place(item):
             # An item that is moved belongs to no sequence any more; one that waits in a join may come back to it.
-            gone = ("place", "sequence") if settlement.event == "move" and not settlement.parks else ("place",)
-            alike = id(settlement.update)
+            gone = ["place"]
+            if settlement.event == "move" and not settlement.parks:
+                gone.append("sequence")
+            if "when" not in item._document:  # noqa: SLF001  # blocked, it has expired behind the first one
+                gone.append("ready_from")
+            alike = id(settlement.update), len(gone)
             settlement = shared.get(alike) or _with_place(settlement, {}, unset=gone)  # noqa: PLW2901
             shared[alike] = settlement
         changed.append((item, settlement))
@@ -449,7 +453,7 @@ def _promote_next(broker: BrokerContext, left: Iterable[Wanted]) -> list[Promote
         if has_place(item) and settlement.is_burial and context.settings.holds_sequences:
             letter = Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place"))
             letters.setdefault(context.name, []).append(letter)
-        elif has_place(item):
+        elif has_place(item) and "when" in item._document:  # noqa: SLF001  # a blocked one makes no room
             numbers.setdefault(context.name, (context, Counter()))[1][str(item.sequence)] += 1
         if (target := find_held_target(item)) is not None:
             targets.append(target)

@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any
 
 from mongoq.core.settle.settle import M, _extension_maker, _release_maker, make_burial, make_commit, make_rollback
-from mongoq.core.settle.settle import dead_context as dead_context
-from mongoq.core.settle.settlement import (
-    check_patch,
-)
+from mongoq.core.settle.settle import dead_queue as dead_queue
+from mongoq.core.settle.settle import graveyard as graveyard
+from mongoq.core.settle.settlement import check_patch
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.settle.send import settle_item, settle_items
 from mongoq.data.arguments import REASON_BYTES, Duration, duration, text

@@ -1,5 +1,2 @@
 # Generated from mongoq/core/wait/__init__.py by scripts/unasync.py. Do not edit.
-"""Waiting until an item is due: ``wait`` decides when a caller asks again, and which events wake it before.
-
-``change_stream`` is the one change stream of a process, read only while a caller waits.
-"""
+"""Waiting for an item: a caller asks once, and then again only when an event makes it worthwhile."""

@@ -1,4 +1,7 @@
-"""Leaving a sequence: the next item gets its date in the transaction in which the one before it leaves.
+"""Places in sequences: how a new item gets its place, and how the next one follows an item that has left.
+
+An item gets its place from the control document, in the transaction that writes the item. The next item gets its date
+in the transaction in which the one before it leaves.
 
 As many follow as have left, unless ``max_in_sequence`` was raised or lowered meanwhile. Then promotion does not write
 the control document. Where fewer or more follow, that is written or deleted, and so conflicts with a push that saw the
@@ -12,21 +15,24 @@ by a claim.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from mongoq.core.base.find import find_few, find_one
+from mongoq.core.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.core.base.statements import Statement, send_statements
+from mongoq.core.base.transaction import ensure_possible
 from mongoq.core.command import Command
 from mongoq.core.perform import perform
-from mongoq.core.state.context import BrokerContext, Handed, Taker
+from mongoq.core.state.context import BrokerContext, Handed, QueueContext, Taker
 from mongoq.data.indexes import BEGINNING, SEQUENCE_ORDER
 from mongoq.data.item import Document
-from mongoq.data.sequence import HAS_PLACE, blocked_filter, control_id, held_entries
-from mongoq.data.settings import DEFAULT_MAX_IN_SEQUENCE
+from mongoq.data.sequence import HAS_PLACE, Target, blocked_filter, control_id, held_entries
+from mongoq.data.settings import DEFAULT_MAX_IN_SEQUENCE, queue_options
 
 Kind = TypeVar("Kind", bound=Hashable)
 
@@ -88,33 +94,8 @@ async def promote_first(
 
     Called in a transaction. Returns the item, and false if another program has written a date that cannot be used.
     """
-    now = broker.clock.now()
+    now, ready_from = broker.clock.now(), "$ready_from"
     marks = None if taker is None else taker.reserve(now)
-    arguments: dict[str, Any] = {
-        "filter": {"q": queue, "sequence": sequence, "place": HAS_PLACE},
-        "update": [{"$set": _promoted_fields(now, marks)}],
-        "sort": [("place", 1)],
-    }
-    if marks is None:
-        arguments["projection"] = FIRST_FIELDS
-    # Undecoded: an error would keep the item before it from being settled.
-    before = await perform(Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes"))
-    if before is None:
-        return None, True
-    if "when" in before:
-        return None, isinstance(before["when"], datetime)
-    ready_from = before.get("ready_from")
-    if not isinstance(ready_from, datetime) or ready_from > LATEST:
-        return None, False
-    promoted = make_promoted(queue, before, now)
-    if taker is not None and marks is not None and _is_handed_over(before, now):
-        return Promoted(queue, promoted.id, now, None, partial(taker.accept, Handed(before, marks, now))), True
-    return promoted, True
-
-
-def _promoted_fields(now: datetime, marks: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is set in the first item of a sequence: nothing if it is a head."""
-    ready_from = "$ready_from"
     is_next = [
         {"$eq": [{"$type": "$when"}, "missing"]},
         {"$eq": [{"$type": ready_from}, "date"]},
@@ -125,8 +106,6 @@ def _promoted_fields(now: datetime, marks: Mapping[str, Any] | None) -> dict[str
         "when": {"$cond": [{"$and": is_next}, {"$max": [ready_from, now]}, "$when"]},
         "ready_from": {"$cond": [{"$and": is_next}, "$$REMOVE", ready_from]},
     }
-    if marks is None:
-        return fields
     is_handed_over = {
         "$and": [
             *is_next,
@@ -136,17 +115,28 @@ def _promoted_fields(now: datetime, marks: Mapping[str, Any] | None) -> dict[str
             {"$eq": ["$attempts", 0]},
         ]
     }
-    for name, value in {**marks, "attempts": 1}.items():
+    for name, value in ({**marks, "attempts": 1} if marks else {}).items():
         fields[name] = {"$cond": [is_handed_over, {"$literal": value}, fields.get(name, f"${name}")]}
-    return fields
-
-
-def _is_handed_over(before: Document, now: datetime) -> bool:
-    """Return whether the update has reserved an item that is next; the server's condition, for the item as it was."""
-    attempts = before.get("attempts")
-    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts:
-        return False
-    return not any(name in before for name in OBSTACLES) and before["ready_from"] <= now
+    arguments: dict[str, Any] = {
+        "filter": {"q": queue, "sequence": sequence, "place": HAS_PLACE},
+        "update": [{"$set": fields}],
+        "sort": [("place", 1)],
+        **({} if marks else {"projection": FIRST_FIELDS}),
+    }
+    # Undecoded: an error would keep the item before it from being settled.
+    before = await perform(Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes"))
+    if before is None:
+        return None, True
+    if "when" in before:
+        return None, isinstance(before["when"], datetime)
+    ready, attempts = before.get("ready_from"), before.get("attempts")
+    if not isinstance(ready, datetime) or ready > LATEST:
+        return None, False
+    # The server's condition, for the item as it was.
+    is_new = isinstance(attempts, int) and not isinstance(attempts, bool) and not attempts
+    if taker is None or marks is None or ready > now or not is_new or any(name in before for name in OBSTACLES):
+        return make_promoted(queue, before, now), True
+    return Promoted(queue, before["_id"], now, None, partial(taker.accept, Handed(before, marks, now))), True
 
 
 def update_alike(ids: Mapping[Kind, Sequence[Any]], update: Callable[[Kind], Mapping[str, Any]]) -> Iterable[Statement]:
@@ -248,7 +238,7 @@ async def _look_up(
     """
     most = max(*numbers.values(), limit or 1)
     following = dict(known or {})
-    if not known and most == 1:
+    if not known and most == 1 and not broker.serverless:
         following = await _find_first(broker, queue, list(numbers))
     elif not known and not broker.serverless and len(numbers) > 1:
         following = await _join_following(broker, queue, list(numbers), most)
@@ -258,7 +248,7 @@ async def _look_up(
     ids = {
         control_id(queue, name): name
         for name, number in numbers.items()
-        if most > 1 or may_be_held or len(following[name]) != number
+        if most > 1 or may_be_held or broker.serverless or len(following[name]) != number
     }
     controls: dict[str, Document] = {}
     if ids:
@@ -270,28 +260,23 @@ async def _look_up(
 async def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> dict[str, list[Document]]:
     """Find the next item of each sequence; none where a head is there, which is so after the limit was lowered.
 
-    Of many sequences the server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with
-    nothing but ``$first`` are a ``DISTINCT_SCAN``. An item that another program left without a date is passed over.
+    The server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with nothing but
+    ``$first`` are a ``DISTINCT_SCAN``. An item that another program left without a date is passed over.
     """
-    first: dict[str, Document] = {}
-    if broker.serverless or len(sequences) == 1:
-        for sequence in sequences:
-            filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
-            for document in await find_few(broker, filter, [("place", 1)], 1, projection=FIRST_FIELDS):
-                first[sequence] = document
-    else:
-        pipeline: list[Mapping[str, Any]] = [
-            {"$match": {"q": queue, "sequence": {"$in": sequences}, "place": HAS_PLACE}},
-            {"$sort": dict(SEQUENCE_ORDER)},
-            {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
-            {"$project": {f"first.{name}": 1 for name in ("_id", *FIRST_FIELDS)}},
-        ]
-        documents: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
-        first = {document["_id"]: document["first"] for document in documents}
-    following = {name: [first[name]] if name in first and "when" not in first[name] else [] for name in sequences}
-    for name, document in first.items():
-        if not isinstance(document.get("when", document.get("ready_from")), datetime):
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": {"q": queue, "sequence": {"$in": sequences}, "place": HAS_PLACE}},
+        {"$sort": dict(SEQUENCE_ORDER)},
+        {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
+        {"$project": {f"first.{name}": 1 for name in ("_id", *FIRST_FIELDS)}},
+    ]
+    documents: list[Any] = await perform(Command("aggregate", {"pipeline": pipeline}))
+    following: dict[str, list[Document]] = {name: [] for name in sequences}
+    for document in documents:
+        name, first = document["_id"], document["first"]
+        if not isinstance(first.get("when", first.get("ready_from")), datetime):
             following[name] = await _find_following(broker, queue, name, 1)
+        elif "when" not in first:
+            following[name] = [first]
     return following
 
 
@@ -320,3 +305,104 @@ async def _join_following(
 async def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> list[Document]:
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": MAY_FOLLOW}
     return await find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS)
+
+
+# --- entering ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Entry:
+    """The places that new items take in one sequence, in their order.
+
+    Attributes:
+        sequence: the sequence.
+        next: place of the next item.
+        heads: so many of the next items become heads; the ones after them are blocked.
+        promoted: older items that became heads before them, since the queue allows more heads than it did.
+    """
+
+    sequence: str
+    next: int
+    heads: int
+    promoted: list[Promoted] = field(default_factory=list)
+
+    def take(self, when: datetime) -> dict[str, Any]:
+        """Take the next place, and return the fields of its item: ``when`` of a head, else ``ready_from``."""
+        self.next += 1
+        fields = {"sequence": self.sequence, "place": self.next - 1}
+        if self.heads:
+            self.heads -= 1
+            return {"when": when, **fields}
+        return {"ready_from": when, **fields}
+
+
+async def enter_all(broker: BrokerContext, wanted: Iterable[Target]) -> dict[Target, Entry]:
+    """Reserve places in sequences, one for each time that a sequence is named (``find``, ``insert``, ``update``).
+
+    Called in the transaction that writes the items. Another transaction that enters or empties one of the sequences
+    conflicts with it at the control document, and one of the two is tried again.
+    """
+    numbers = Counter(wanted)
+    if not numbers:
+        return {}
+    ids = {control_id(*target): target for target in numbers}
+    documents = await find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    controls: dict[Target, Document] = {ids[document["_id"]]: document for document in documents}
+    new: list[Document] = []
+    known: dict[tuple[int, int], list[str]] = {}
+    entries: dict[Target, Entry] = {}
+    raised: dict[str, dict[str, int]] = {}
+    for id, target in ids.items():
+        (queue, sequence), control, number = target, controls.get(target), numbers[target]
+        opened, place = (0, 0) if control is None else (control.get("open", 0), control.get("next", 0))
+        most = _context(broker, queue).settings.max_in_sequence
+        heads = 0 if held_entries(control or {}) else max(min(most - opened, number), 0)
+        entries[target] = Entry(sequence, place, heads)
+        if control is None:
+            new.append({"_id": id, "queue": queue, "sequence": sequence, "next": number, "open": heads})
+            continue
+        known.setdefault((number, heads), []).append(id)
+        if heads:
+            raised.setdefault(queue, {})[sequence] = heads
+    if new:
+        await perform(Command[Any]("insert_many", {"documents": new, "ordered": True}))
+    changes = update_alike(known, lambda counts: {"$inc": {"next": counts[0], "open": counts[1]}})
+    await send_statements(broker, list(changes))
+    # Where the limit was raised, items that wait go before the new ones.
+    for queue, room in raised.items():
+        for sequence, promoted in (await promote(broker, queue, room)).items():
+            entries[queue, sequence].promoted = promoted
+            entries[queue, sequence].heads -= len(promoted)
+    return entries
+
+
+async def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joined: bool) -> None:
+    """Prepare the queues whose sequences items enter, before the transaction begins.
+
+    Raises:
+        TransactionsUnavailable: the server is no replica set.
+    """
+    for queue in queues:
+        context = _context(broker, queue)
+        if not joined:
+            await ensure_possible(broker)
+        await ensure_ready(context)
+        await mark_ordered(context, joined=joined)
+
+
+def with_place(document: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
+    """Return the envelope of a new item with the next place of its sequence; a blocked item has no ``when``."""
+    rest = {name: value for name, value in document.items() if name != "when"}
+    return {**rest, **entry.take(document["when"])}
+
+
+def record_new(broker: BrokerContext, document: Mapping[str, Any]) -> None:
+    """Count a new item, and wake the waiters of this process for it unless it is blocked."""
+    if "when" in document:
+        broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
+    else:
+        broker.counters.add(document["q"], "put", 1)
+
+
+def _context(broker: BrokerContext, queue: str) -> QueueContext[Any]:
+    return QueueContext(broker, queue_options(queue), broker.untyped)

@@ -1,5 +1,8 @@
-# Generated from mongoq/core/sequence/leave.py by scripts/unasync.py. Do not edit.
-"""Leaving a sequence: the next item gets its date in the transaction in which the one before it leaves.
+# Generated from mongoq/core/sequence/places.py by scripts/unasync.py. Do not edit.
+"""Places in sequences: how a new item gets its place, and how the next one follows an item that has left.
+
+An item gets its place from the control document, in the transaction that writes the item. The next item gets its date
+in the transaction in which the one before it leaves.
 
 As many follow as have left, unless ``max_in_sequence`` was raised or lowered meanwhile. Then promotion does not write
 the control document. Where fewer or more follow, that is written or deleted, and so conflicts with a push that saw the
@@ -13,21 +16,23 @@ by a claim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from mongoq.core.command import Command
-from mongoq.core.sequence.leave import (
+from mongoq.core.sequence.places import (
     FIRST_FIELDS,
     LATEST,
     MAX_LOOKUPS,
     MAY_FOLLOW,
     NEXT_FIELDS,
+    OBSTACLES,
+    Entry,
     Promoted,
-    _is_handed_over,
-    _promoted_fields,
+    _context,
     _promotions,
     _room,
     make_promoted,
@@ -35,11 +40,13 @@ from mongoq.core.sequence.leave import (
 )
 from mongoq.core.state.context import BrokerContext, Handed, Taker
 from mongoq.core_threads.base.find import find_few, find_one
+from mongoq.core_threads.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.core_threads.base.statements import send_statements
+from mongoq.core_threads.base.transaction import ensure_possible
 from mongoq.core_threads.perform import perform
-from mongoq.data.indexes import SEQUENCE_ORDER
+from mongoq.data.indexes import BEGINNING, SEQUENCE_ORDER
 from mongoq.data.item import Document
-from mongoq.data.sequence import HAS_PLACE, blocked_filter, control_id, held_entries
+from mongoq.data.sequence import HAS_PLACE, Target, blocked_filter, control_id, held_entries
 from mongoq.data.settings import DEFAULT_MAX_IN_SEQUENCE
 
 
@@ -50,28 +57,49 @@ def promote_first(
 
     Called in a transaction. Returns the item, and false if another program has written a date that cannot be used.
     """
-    now = broker.clock.now()
+    now, ready_from = broker.clock.now(), "$ready_from"
     marks = None if taker is None else taker.reserve(now)
+    is_next = [
+        {"$eq": [{"$type": "$when"}, "missing"]},
+        {"$eq": [{"$type": ready_from}, "date"]},
+        {"$gte": [ready_from, BEGINNING]},
+        {"$lte": [ready_from, LATEST]},
+    ]
+    fields: dict[str, Any] = {
+        "when": {"$cond": [{"$and": is_next}, {"$max": [ready_from, now]}, "$when"]},
+        "ready_from": {"$cond": [{"$and": is_next}, "$$REMOVE", ready_from]},
+    }
+    is_handed_over = {
+        "$and": [
+            *is_next,
+            {"$lte": [ready_from, now]},
+            *({"$eq": [{"$type": f"${name}"}, "missing"]} for name in OBSTACLES),
+            {"$in": [{"$type": "$attempts"}, ["int", "long"]]},
+            {"$eq": ["$attempts", 0]},
+        ]
+    }
+    for name, value in ({**marks, "attempts": 1} if marks else {}).items():
+        fields[name] = {"$cond": [is_handed_over, {"$literal": value}, fields.get(name, f"${name}")]}
     arguments: dict[str, Any] = {
         "filter": {"q": queue, "sequence": sequence, "place": HAS_PLACE},
-        "update": [{"$set": _promoted_fields(now, marks)}],
+        "update": [{"$set": fields}],
         "sort": [("place", 1)],
+        **({} if marks else {"projection": FIRST_FIELDS}),
     }
-    if marks is None:
-        arguments["projection"] = FIRST_FIELDS
     # Undecoded: an error would keep the item before it from being settled.
     before = perform(Command("find_one_and_update", arguments, broker.encoding.read_reply, target="bytes"))
     if before is None:
         return None, True
     if "when" in before:
         return None, isinstance(before["when"], datetime)
-    ready_from = before.get("ready_from")
-    if not isinstance(ready_from, datetime) or ready_from > LATEST:
+    ready, attempts = before.get("ready_from"), before.get("attempts")
+    if not isinstance(ready, datetime) or ready > LATEST:
         return None, False
-    promoted = make_promoted(queue, before, now)
-    if taker is not None and marks is not None and _is_handed_over(before, now):
-        return Promoted(queue, promoted.id, now, None, partial(taker.accept, Handed(before, marks, now))), True
-    return promoted, True
+    # The server's condition, for the item as it was.
+    is_new = isinstance(attempts, int) and not isinstance(attempts, bool) and not attempts
+    if taker is None or marks is None or ready > now or not is_new or any(name in before for name in OBSTACLES):
+        return make_promoted(queue, before, now), True
+    return Promoted(queue, before["_id"], now, None, partial(taker.accept, Handed(before, marks, now))), True
 
 
 def leave(
@@ -149,7 +177,7 @@ def _look_up(
     """
     most = max(*numbers.values(), limit or 1)
     following = dict(known or {})
-    if not known and most == 1:
+    if not known and most == 1 and not broker.serverless:
         following = _find_first(broker, queue, list(numbers))
     elif not known and not broker.serverless and len(numbers) > 1:
         following = _join_following(broker, queue, list(numbers), most)
@@ -159,7 +187,7 @@ def _look_up(
     ids = {
         control_id(queue, name): name
         for name, number in numbers.items()
-        if most > 1 or may_be_held or len(following[name]) != number
+        if most > 1 or may_be_held or broker.serverless or len(following[name]) != number
     }
     controls: dict[str, Document] = {}
     if ids:
@@ -171,28 +199,23 @@ def _look_up(
 def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> dict[str, list[Document]]:
     """Find the next item of each sequence; none where a head is there, which is so after the limit was lowered.
 
-    Of many sequences the server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with
-    nothing but ``$first`` are a ``DISTINCT_SCAN``. An item that another program left without a date is passed over.
+    The server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with nothing but
+    ``$first`` are a ``DISTINCT_SCAN``. An item that another program left without a date is passed over.
     """
-    first: dict[str, Document] = {}
-    if broker.serverless or len(sequences) == 1:
-        for sequence in sequences:
-            filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
-            for document in find_few(broker, filter, [("place", 1)], 1, projection=FIRST_FIELDS):
-                first[sequence] = document
-    else:
-        pipeline: list[Mapping[str, Any]] = [
-            {"$match": {"q": queue, "sequence": {"$in": sequences}, "place": HAS_PLACE}},
-            {"$sort": dict(SEQUENCE_ORDER)},
-            {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
-            {"$project": {f"first.{name}": 1 for name in ("_id", *FIRST_FIELDS)}},
-        ]
-        documents: list[Any] = perform(Command("aggregate", {"pipeline": pipeline}))
-        first = {document["_id"]: document["first"] for document in documents}
-    following = {name: [first[name]] if name in first and "when" not in first[name] else [] for name in sequences}
-    for name, document in first.items():
-        if not isinstance(document.get("when", document.get("ready_from")), datetime):
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": {"q": queue, "sequence": {"$in": sequences}, "place": HAS_PLACE}},
+        {"$sort": dict(SEQUENCE_ORDER)},
+        {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
+        {"$project": {f"first.{name}": 1 for name in ("_id", *FIRST_FIELDS)}},
+    ]
+    documents: list[Any] = perform(Command("aggregate", {"pipeline": pipeline}))
+    following: dict[str, list[Document]] = {name: [] for name in sequences}
+    for document in documents:
+        name, first = document["_id"], document["first"]
+        if not isinstance(first.get("when", first.get("ready_from")), datetime):
             following[name] = _find_following(broker, queue, name, 1)
+        elif "when" not in first:
+            following[name] = [first]
     return following
 
 
@@ -221,3 +244,60 @@ def _join_following(
 def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> list[Document]:
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": MAY_FOLLOW}
     return find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS)
+
+
+# --- entering ------------------------------------------------------------------------------------
+
+
+def enter_all(broker: BrokerContext, wanted: Iterable[Target]) -> dict[Target, Entry]:
+    """Reserve places in sequences, one for each time that a sequence is named (``find``, ``insert``, ``update``).
+
+    Called in the transaction that writes the items. Another transaction that enters or empties one of the sequences
+    conflicts with it at the control document, and one of the two is tried again.
+    """
+    numbers = Counter(wanted)
+    if not numbers:
+        return {}
+    ids = {control_id(*target): target for target in numbers}
+    documents = find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    controls: dict[Target, Document] = {ids[document["_id"]]: document for document in documents}
+    new: list[Document] = []
+    known: dict[tuple[int, int], list[str]] = {}
+    entries: dict[Target, Entry] = {}
+    raised: dict[str, dict[str, int]] = {}
+    for id, target in ids.items():
+        (queue, sequence), control, number = target, controls.get(target), numbers[target]
+        opened, place = (0, 0) if control is None else (control.get("open", 0), control.get("next", 0))
+        most = _context(broker, queue).settings.max_in_sequence
+        heads = 0 if held_entries(control or {}) else max(min(most - opened, number), 0)
+        entries[target] = Entry(sequence, place, heads)
+        if control is None:
+            new.append({"_id": id, "queue": queue, "sequence": sequence, "next": number, "open": heads})
+            continue
+        known.setdefault((number, heads), []).append(id)
+        if heads:
+            raised.setdefault(queue, {})[sequence] = heads
+    if new:
+        perform(Command[Any]("insert_many", {"documents": new, "ordered": True}))
+    changes = update_alike(known, lambda counts: {"$inc": {"next": counts[0], "open": counts[1]}})
+    send_statements(broker, list(changes))
+    # Where the limit was raised, items that wait go before the new ones.
+    for queue, room in raised.items():
+        for sequence, promoted in (promote(broker, queue, room)).items():
+            entries[queue, sequence].promoted = promoted
+            entries[queue, sequence].heads -= len(promoted)
+    return entries
+
+
+def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joined: bool) -> None:
+    """Prepare the queues whose sequences items enter, before the transaction begins.
+
+    Raises:
+        TransactionsUnavailable: the server is no replica set.
+    """
+    for queue in queues:
+        context = _context(broker, queue)
+        if not joined:
+            ensure_possible(broker)
+        ensure_ready(context)
+        mark_ordered(context, joined=joined)
