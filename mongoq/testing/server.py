@@ -23,7 +23,6 @@ from mongoq.data.rate import Pace
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
-from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.sync import Queue
@@ -77,6 +76,7 @@ class VirtualDriver(AioDriver):
     def __init__(self, threads: ThreadDriver) -> None:
         # Not the parent's __init__: this driver has no client, no loop and no counters of its own.
         self._threads = threads
+        self.sessions = threads.sessions  # any use raises an error
         self._counter_flush = None
         self._performer: Any = ImmediatePerformer(threads._performer)
 
@@ -108,11 +108,6 @@ class VirtualDriver(AioDriver):
     def primary(self) -> None:
         """No server: it is all in memory."""
         return
-
-    @property
-    def sessions(self) -> Sessions:
-        """Sessions of the driver for threads; any use raises an error."""
-        return self._threads.sessions
 
 
 class PrivateLoop:

@@ -7,6 +7,7 @@ sequences, or to the queues of a topic. A lone push of a plain item is one ``ins
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -56,7 +57,7 @@ from mongoq.core.push.publish import (
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import Duration, Expires, Id, object_id
 from mongoq.data.arguments import expires as checked_expires
-from mongoq.data.encoding.ids import new_id, new_ids
+from mongoq.data.encoding.ids import new_ids
 from mongoq.data.envelope import is_same_push
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
@@ -85,7 +86,7 @@ async def _make_ready(
         await ensure_possible(context.broker)
     if joined:
         await ensure_ready(context, fresh=False)
-    elif not context.is_ready_to_push():
+    elif time.monotonic() >= context.broker.calm_until or not context.is_saved(time.monotonic()):
         await ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
@@ -128,7 +129,7 @@ async def push(
     item_id = None if id is None else object_id(id)
     joined = session is not None
     await _make_ready(context, (draft,), remember, joined=joined)
-    item_id = item_id or new_id()
+    item_id = item_id or ObjectId(new_ids(1)[0])
     if draft.sequence is not None or context.broker.topics.bound.get(context.name):
         await _send(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
         return item_id

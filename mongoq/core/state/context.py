@@ -364,11 +364,6 @@ class QueueContext(Generic[M]):
         state = self.state
         return self.saved and not self.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
 
-    def is_ready_to_push(self) -> bool:
-        """Return whether the checks before a push were made a moment ago (``base.topics.ensure_ready_to_push``)."""
-        now = time.monotonic()
-        return now < self.broker.calm_until and self.is_saved(now)
-
     def count(self, event: Event, number: int = 1) -> None:
         """Count an event of the queue."""
         self.broker.counters.append((self.name, event, number))

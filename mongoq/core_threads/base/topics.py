@@ -29,7 +29,8 @@ def ensure_ready_to_push(context: QueueContext[Any]) -> None:
 
     Almost always there is nothing to do.
     """
-    if context.is_ready_to_push():
+    now = time.monotonic()
+    if now < context.broker.calm_until and context.is_saved(now):
         return
     ensure_ready(context, fresh=False)
     refresh_bindings(context.broker)

@@ -7,6 +7,7 @@ sequences, or to the queues of a topic. A lone push of a plain item is one ``ins
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -49,7 +50,7 @@ from mongoq.core_threads.push.insert import find_pushed, is_new
 from mongoq.core_threads.push.publish import insert_copies, publish, push_in_order, push_keyed
 from mongoq.data.arguments import Duration, Expires, Id, object_id
 from mongoq.data.arguments import expires as checked_expires
-from mongoq.data.encoding.ids import new_id, new_ids
+from mongoq.data.encoding.ids import new_ids
 from mongoq.data.envelope import is_same_push
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
@@ -69,7 +70,7 @@ def _make_ready(
         ensure_possible(context.broker)
     if joined:
         ensure_ready(context, fresh=False)
-    elif not context.is_ready_to_push():
+    elif time.monotonic() >= context.broker.calm_until or not context.is_saved(time.monotonic()):
         ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
@@ -112,7 +113,7 @@ def push(
     item_id = None if id is None else object_id(id)
     joined = session is not None
     _make_ready(context, (draft,), remember, joined=joined)
-    item_id = item_id or new_id()
+    item_id = item_id or ObjectId(new_ids(1)[0])
     if draft.sequence is not None or context.broker.topics.bound.get(context.name):
         _send(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
         return item_id
