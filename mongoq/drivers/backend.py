@@ -167,8 +167,15 @@ def build_raw_command(command: Command[Any], collection: str) -> dict[str, Any] 
 
 def parse_raw_reply(command: Command[Any], reply: Mapping[str, Any]) -> Any:
     """Return the result that the driver's method returns, or raise its error."""
-    if "writeErrors" in reply or "writeConcernError" in reply:
-        raise _make_raw_error(command, reply)
+    refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
+    if (refused or unconfirmed) and command.method in ("bulk_write", "insert_many"):
+        name = "nInserted" if command.method == "insert_many" else "nRemoved" if _is_delete(command) else "nMatched"
+        concerns = [unconfirmed] if unconfirmed else []
+        raise BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, name: reply["n"]})
+    if unconfirmed:
+        raise WriteConcernError(unconfirmed["errmsg"], unconfirmed["code"], unconfirmed)
+    if refused:
+        raise _make_refusal(refused[0])
     if command.method.startswith("find"):
         return reply["value"]
     if command.method.startswith("insert"):
@@ -180,17 +187,6 @@ def _is_delete(command: Command[Any]) -> bool:
     if command.method == "bulk_write":
         return bool(command.arguments["requests"][0][0].startswith("Delete"))
     return command.method.startswith("delete")
-
-
-def _make_raw_error(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
-    refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
-    if command.method in ("bulk_write", "insert_many"):
-        name = "nInserted" if command.method == "insert_many" else "nRemoved" if _is_delete(command) else "nMatched"
-        concerns = [unconfirmed] if unconfirmed else []
-        return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, name: reply["n"]})
-    if unconfirmed:
-        return WriteConcernError(unconfirmed["errmsg"], unconfirmed["code"], unconfirmed)
-    return _make_refusal(refused[0])
 
 
 def _make_refusal(failure: Mapping[str, Any]) -> WriteError:
@@ -261,8 +257,15 @@ def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
 
 def classify_error(error: Exception) -> Interruption | None:
     """Classify a driver error for operations; ``None`` for an error that passes through unchanged."""
-    if isinstance(error, BulkWriteError):
-        return _classify_bulk(error)
+    if isinstance(error, BulkWriteError):  # an unconfirmed write comes before refused statements
+        refused = error.details["writeErrors"]
+        if error.details.get("writeConcernErrors") or any(failure["code"] in REPLY_LOST_CODES for failure in refused):
+            return ReplyLost(error)
+        total = sum(
+            error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved")
+        )  # mongomock tells less
+        refusals = {failure["index"]: _make_refusal(failure) for failure in refused}
+        return PartlyRefused(error, {at: classify_error(each) or each for at, each in refusals.items()}, total)
     if isinstance(error, DuplicateKeyError):
         return Duplicate(error)
     if isinstance(error, WriteConcernError):
@@ -293,16 +296,6 @@ def decode_details(error: Exception) -> Exception:
 def is_outage(error: Exception) -> bool:
     """Return whether an error means that no server answers in time; a server may answer again in a moment."""
     return isinstance(error, ConnectionFailure) or isinstance(classify_error(error), ReplyLost | Blocked)
-
-
-def _classify_bulk(error: BulkWriteError) -> Interruption:
-    """Classify a bulk write error; an unconfirmed write comes before refused statements."""
-    refused = error.details["writeErrors"]
-    if error.details.get("writeConcernErrors") or any(failure["code"] in REPLY_LOST_CODES for failure in refused):
-        return ReplyLost(error)
-    total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
-    refusals = {failure["index"]: _make_refusal(failure) for failure in refused}
-    return PartlyRefused(error, {at: classify_error(each) or each for at, each in refusals.items()}, total)
 
 
 def find_primary(client: Any) -> Any:

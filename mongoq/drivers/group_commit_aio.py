@@ -97,5 +97,5 @@ class AioGroupCommit:
         if isinstance(answer, Exception):
             logger.debug("a command whose caller was cancelled failed: %r", answer)
         elif shared.undo is not None and answer is not None:
-            return self._performer.undo(shared, answer)
+            return self._performer.undo_all([(shared, answer)])
         return None

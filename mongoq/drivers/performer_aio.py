@@ -143,9 +143,10 @@ class AioPerformer:
         if error is not None:
             logger.debug("a command whose caller was cancelled failed: %r", error)
         if error is None and not task.cancelled():
-            self.undo(command, task.result())
+            self.undo_all([(command, task.result())])
         elif isinstance(error, Exception) and isinstance(classify_error(error), ReplyLost):
-            self.undo(command, None)  # the server may have done it: the undo of a batch, by its token, needs no reply
+            # The server may have done it: the undo of a batch, by its token, needs no reply.
+            self.undo_all([(command, None)])
 
     async def _send_in_session(self, command: Command[Any]) -> Any:
         """Send a command of a session, one at a time per session. A cancelled caller waits for its command to end.
@@ -198,10 +199,6 @@ class AioPerformer:
             self.start_task(work()).add_done_callback(lambda _: on_done())
 
         return asyncio.get_running_loop().call_later(seconds, start, context=Context()).cancel
-
-    def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> asyncio.Task[None]:
-        """Undo a command in a task of the driver."""
-        return self.undo_all([(command, reply)])
 
     def undo_all(self, taken: UndoLog) -> asyncio.Task[None]:
         """Undo commands in a task of the driver, one after the other."""

@@ -420,16 +420,15 @@ class QueueContext(Generic[M]):
 
     def items(self, documents: Iterable[Document], now: datetime) -> list[Item[M]]:
         """Return the items of envelopes, as ``item`` does; undecodable documents are left out and logged."""
-        return [self.item(document, now) for document in documents if self.is_readable(document)]
-
-    def is_readable(self, document: Document) -> bool:
-        """Return whether a document could be decoded, and log one that could not."""
-        if not isinstance(document, UnreadableDocument):
-            return True
-        id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
-        words = id, self.name, document.problem, hint
-        logger.warning("left out document %s of queue %r: %s; %s", *words, extra=log_fields(queue=self.name, id=id))
-        return False
+        items = []
+        for document in documents:
+            if not isinstance(document, UnreadableDocument):
+                items.append(self.item(document, now))
+                continue
+            id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
+            words = id, self.name, document.problem, hint
+            logger.warning("left out document %s of queue %r: %s; %s", *words, extra=log_fields(queue=self.name, id=id))
+        return items
 
     def decode_payload(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload validated by the model; raises ``PayloadInvalid``."""
