@@ -70,7 +70,6 @@ NAMES = {
     "AioDriver": "ThreadDriver",
     "AioGroupCommit": "ThreadGroupCommit",
     "AioPerformer": "ThreadPerformer",
-    "AioSender": "ThreadSender",
     "connect_async": "connect",
     # the driver's
     "AsyncClientSession": "ClientSession",

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.cli.checks.role import create_role_command
-from mongoq.drivers.backend import Backend, open_backend
+from mongoq.drivers.backend import open_backend
 from mongoq.embedded import EmbeddedServer
 from mongoq.sync import Broker, Queue
 
@@ -55,38 +55,21 @@ def uri_of(server: EmbeddedServer, database: str, user: str) -> str:
     return f"mongodb://{user}:{user}@{place}"
 
 
-class RoleBackend:
-    """Backend that sends the commands of a role's operations as its user, and all others as the owner of the test.
-
-    A transaction stays with the client of its session.
-    """
-
-    def __init__(self, own: Backend, restricted: Backend) -> None:
-        self._own = own
-        self._restricted = restricted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
-
-    def call(self, command: Any) -> Any:
-        return self._find_backend(command).call(command)
-
-    def call_raw(self, command: Any) -> Any:
-        return self._find_backend(command).call_raw(command)
-
-    def _find_backend(self, command: Any) -> Backend:
-        foreign = command.session is not None and (
-            getattr(command.session, "client", None) is not self._restricted.client
-        )
-        return self._restricted if _as_role.get() and not foreign else self._own
-
-
 def restrict(broker: mongoq.Broker | mongoq.AsyncBroker, collection: Any) -> None:
-    """Let a broker send the operations of a role by the collection of the role's user."""
-    driver = broker._driver
+    """Let a broker send the operations of a role by the collection of the role's user.
+
+    All other commands are sent as the owner of the test. A transaction stays with the client of its session.
+    """
+    driver: Any = broker._driver
     restricted = open_backend(collection, asynchronous=driver.asynchronous)
-    driver._sender._backend = RoleBackend(driver._sender._backend, restricted)  # type: ignore[assignment]
-    performer: Any = driver._performer
+    role, own_send = type(driver)(restricted, driver._context, driver._flush), driver.send
+
+    def send(command: Any) -> Any:
+        is_own = command.session is not None and getattr(command.session, "client", None) is not restricted.client
+        return (role.send if _as_role.get() and not is_own else own_send)(command)
+
+    driver.send = send
+    performer = driver._performer
     if driver.asynchronous:
         performer.start_task = functools.partial(_start_task, performer.start_task)
 
@@ -99,7 +82,7 @@ def _start_task(start: Callable[..., Any], work: Any, context: Context | None = 
 
 
 def mark_operations(monkeypatch: pytest.MonkeyPatch, names: Collection[str]) -> None:
-    """Let methods of brokers and queues tell ``RoleBackend`` that a role's operation runs."""
+    """Let methods of brokers and queues tell ``restrict`` that a role's operation runs."""
     for kind in (Broker, AsyncBroker, Queue, AsyncQueue):
         for name in names:
             method = getattr(kind, name, None)

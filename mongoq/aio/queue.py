@@ -30,6 +30,7 @@ from mongoq.data.outcomes import Move
 from mongoq.data.process import Local
 from mongoq.data.sequence import check_sequence
 from mongoq.data.settings import KEEP, QueueSettings
+from mongoq.drivers.sessions import BLOCKS
 from mongoq.errors import ArgumentInvalid
 
 M = TypeVar("M")
@@ -520,9 +521,9 @@ class AsyncQueue(AsyncContents[M], Local):
         **options: Any,
     ) -> T:
         """Run an operation in the transaction of a session, if any; ``reserved`` is the item that it settles."""
-        session = self._driver.sessions.choose(session)
+        session = self._driver.sessions.choose(session) if session is not KEEP or BLOCKS.get() else None
         if session is None:
-            return await self._run(work, *args, session=None, **options)
+            return await self._driver.run(work, self._context, *args, session=None, **options)
         with self._sessions.calling(session):
             joined = partial(self._observed(work), self._context, *args, session=session, **options)
             return await self._run(run_within, session, joined, reserved)

@@ -26,6 +26,7 @@ REMEASURE_SECONDS = 1.0
 """Seconds after which a failed measurement is tried again."""
 MAX_DRIFT_SECONDS = 0.25
 """Seconds of difference between wall and local clock after which the offset is measured again."""
+NEVER_MEASURED = "the server's clock was never measured: no server has answered this broker yet"
 SLEW_RATE = 0.5
 """Share of normal speed at which the clock runs while it is ahead, so that it never runs backwards."""
 
@@ -161,7 +162,9 @@ class ServerClock(Clock):
 
     def now(self) -> datetime:
         """Return the server's time; raises ``ServerUnavailable`` when it was never measured."""
-        self._last = max(self._last, self._reckoned().milliseconds(self.local()))
+        if self._reckoning is None:
+            raise ServerUnavailable(NEVER_MEASURED)
+        self._last = max(self._last, self._reckoning.milliseconds(self.local()))
         return time_of(int(self._last))
 
     def stamp(self) -> datetime:
@@ -170,15 +173,12 @@ class ServerClock(Clock):
 
     def now_milliseconds(self) -> int:
         """Return ``stamp`` in milliseconds since 1970."""
-        reckoning = self._reckoned()
+        reckoning = self._reckoning
+        if reckoning is None:
+            raise ServerUnavailable(NEVER_MEASURED)
         early = reckoning.milliseconds(self.local()) - 2000 * reckoning.uncertainty
         self._last_stamp = max(self._last_stamp, early)
         return int(self._last_stamp)
-
-    def _reckoned(self) -> _Reckoning:
-        if self._reckoning is None:
-            raise ServerUnavailable("the server's clock was never measured: no server has answered this broker yet")
-        return self._reckoning
 
 
 class LocalClock(Clock):

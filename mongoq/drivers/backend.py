@@ -46,6 +46,7 @@ from mongoq.core.command import (
     Target,
     Unreadable,
 )
+from mongoq.core.state.wait_queue import WaiterRegistry
 from mongoq.data.encoding.codec import Options, codec_options
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
@@ -75,6 +76,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 UNSUITABLE_UPDATE_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
 """Server codes for an update that does not fit: wrong types, impossible paths, too deep or too large."""
+MOTOR_AWAIT_SECONDS = 2.0
+"""Seconds that the server may hold an answer back from a thread of Motor's."""
 REPLY_LOST_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 """Codes of a server that is no longer primary or is shutting down, and of a router without a server's reply."""
 
@@ -119,50 +122,27 @@ class Backend:
         """Return whether the client sees no server that takes writes."""
         return self.client is not None and find_primary(self.client) is None
 
-    def call(self, command: Command[Any]) -> Any:
-        """Call the driver's method that sends a command, and return its result."""
-        arguments = command.arguments
-        if command.method == "bulk_write":
-            statements = [STATEMENT_TYPES[kind](**statement) for kind, statement in arguments["requests"]]
-            arguments = {**arguments, "requests": statements}
-        elif self.serverless:
-            arguments = _decode(arguments, self.options)
-        if command.session is not None:
-            arguments = {**arguments, "session": command.session}
-        return getattr(self.targets[command.target], command.method)(**arguments)
 
-    def is_raw_command(self, command: Command[Any]) -> bool:
-        """Return whether a resolved command is sent by ``call_raw``; a bulk of updates and deletes would be two."""
-        if self.serverless or command.session is not None:
-            return False
-        return command.method != "bulk_write" or len({kind[:6] for kind, _ in command.arguments["requests"]}) == 1
-
-    def call_raw(self, command: Command[Any]) -> Any:
-        """Send a command document, for a reply that ``parse_raw_reply`` understands."""
-        document = _build_raw_command(command, self.targets["collection"].name)
-        options = self.undecoded if command.target == "bytes" else self.options
-        return self.targets["database"].command(document, codec_options=options)
-
-
-def _decode(value: Any, options: Options) -> Any:
+def decode(value: Any, options: Options) -> Any:
+    """Return a value with its raw BSON decoded, for mongomock."""
     if isinstance(value, RawBSONDocument | Code):  # within a document, so that a reference comes out as one
         return bson.decode(bson.encode({"": value}), options)[""]
     if isinstance(value, Mapping):
-        return {key: _decode(part, options) for key, part in value.items()}
+        return {key: decode(part, options) for key, part in value.items()}
     if isinstance(value, list):
-        return [_decode(part, options) for part in value]
+        return [decode(part, options) for part in value]
     return value
 
 
-class Outcome(NamedTuple):
+class WriteReply(NamedTuple):
     """Result of an update or a delete, with the driver's own names; no operation reads the result of an insert."""
 
     matched_count: int
     deleted_count: int
 
 
-def _build_raw_command(command: Command[Any], collection: str) -> dict[str, Any]:
-    """Return the command document for the server."""
+def build_raw_command(command: Command[Any], collection: str) -> dict[str, Any] | None:
+    """Return the command document for the server; ``None`` for a bulk of updates and deletes, which would be two."""
     method, arguments = command.method, command.arguments
     if method == "find_one_and_update":
         found: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"], "writeConcern": MAJORITY}
@@ -176,6 +156,8 @@ def _build_raw_command(command: Command[Any], collection: str) -> dict[str, Any]
         # The documents do not count among the 16 MiB of a command: the driver sends them behind it.
         return {"insert": collection, **options, "documents": arguments["documents"]}
     statements = arguments["requests"] if method == "bulk_write" else [(KINDS[method], arguments)]
+    if len({kind[:6] for kind, _ in statements}) > 1:
+        return None
     if _is_delete(command):
         deletes = [{"q": each["filter"], "limit": 0 if kind == "DeleteMany" else 1} for kind, each in statements]
         return {"delete": collection, **options, "deletes": deletes}
@@ -185,30 +167,26 @@ def _build_raw_command(command: Command[Any], collection: str) -> dict[str, Any]
 
 def parse_raw_reply(command: Command[Any], reply: Mapping[str, Any]) -> Any:
     """Return the result that the driver's method returns, or raise its error."""
-    if "writeErrors" in reply or "writeConcernError" in reply:
-        raise _make_raw_error(command, reply)
+    refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
+    if (refused or unconfirmed) and command.method in ("bulk_write", "insert_many"):
+        name = "nInserted" if command.method == "insert_many" else "nRemoved" if _is_delete(command) else "nMatched"
+        concerns = [unconfirmed] if unconfirmed else []
+        raise BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, name: reply["n"]})
+    if unconfirmed:
+        raise WriteConcernError(unconfirmed["errmsg"], unconfirmed["code"], unconfirmed)
+    if refused:
+        raise _make_refusal(refused[0])
     if command.method.startswith("find"):
         return reply["value"]
     if command.method.startswith("insert"):
         return None
-    return Outcome(0, reply["n"]) if _is_delete(command) else Outcome(reply["n"], 0)
+    return WriteReply(0, reply["n"]) if _is_delete(command) else WriteReply(reply["n"], 0)
 
 
 def _is_delete(command: Command[Any]) -> bool:
     if command.method == "bulk_write":
         return bool(command.arguments["requests"][0][0].startswith("Delete"))
     return command.method.startswith("delete")
-
-
-def _make_raw_error(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
-    refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
-    if command.method in ("bulk_write", "insert_many"):
-        name = "nInserted" if command.method == "insert_many" else "nRemoved" if _is_delete(command) else "nMatched"
-        concerns = [unconfirmed] if unconfirmed else []
-        return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, name: reply["n"]})
-    if unconfirmed:
-        return WriteConcernError(unconfirmed["errmsg"], unconfirmed["code"], unconfirmed)
-    return _make_refusal(refused[0])
 
 
 def _make_refusal(failure: Mapping[str, Any]) -> WriteError:
@@ -279,8 +257,15 @@ def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
 
 def classify_error(error: Exception) -> Interruption | None:
     """Classify a driver error for operations; ``None`` for an error that passes through unchanged."""
-    if isinstance(error, BulkWriteError):
-        return _classify_bulk(error)
+    if isinstance(error, BulkWriteError):  # an unconfirmed write comes before refused statements
+        refused = error.details["writeErrors"]
+        if error.details.get("writeConcernErrors") or any(failure["code"] in REPLY_LOST_CODES for failure in refused):
+            return ReplyLost(error)
+        total = sum(
+            error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved")
+        )  # mongomock tells less
+        refusals = {failure["index"]: _make_refusal(failure) for failure in refused}
+        return PartlyRefused(error, {at: classify_error(each) or each for at, each in refusals.items()}, total)
     if isinstance(error, DuplicateKeyError):
         return Duplicate(error)
     if isinstance(error, WriteConcernError):
@@ -313,17 +298,21 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, ConnectionFailure) or isinstance(classify_error(error), ReplyLost | Blocked)
 
 
-def _classify_bulk(error: BulkWriteError) -> Interruption:
-    """Classify a bulk write error; an unconfirmed write comes before refused statements."""
-    refused = error.details["writeErrors"]
-    if error.details.get("writeConcernErrors") or any(failure["code"] in REPLY_LOST_CODES for failure in refused):
-        return ReplyLost(error)
-    total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
-    refusals = {failure["index"]: _make_refusal(failure) for failure in refused}
-    return PartlyRefused(error, {at: classify_error(each) or each for at, each in refusals.items()}, total)
-
-
 def find_primary(client: Any) -> Any:
     """Return the address of the primary as the client last saw it, without a command."""
     servers = client.topology_description.server_descriptions()
     return next((address for address, server in servers.items() if server.is_writable), None)
+
+
+def limit_stream(registry: WaiterRegistry, client: Any) -> None:
+    """Let the stream keep to the limits of a client: how many connections it has, and how long they wait."""
+    if type(client).__module__.startswith("motor"):
+        registry.patience = MOTOR_AWAIT_SECONDS  # its threads cannot be told to stop waiting
+    try:
+        pool, patience = client.options.pool_options, client.options.timeout
+    except AttributeError:
+        return
+    registry.barred = pool.max_pool_size == 1  # everybody else would wait for the stream's answers
+    for limit in (pool.socket_timeout, patience):
+        if limit:
+            registry.patience = min(registry.patience, limit / 2)

@@ -174,6 +174,7 @@ class FailoverNotice:
     """Watches the client's own view of the topology; costs next to nothing per command.
 
     Attributes:
+        next_check: when, on the monotonic clock, to call ``check_topology`` again; a caller looks before each command.
         last_outage: monotonic time and type of the latest error by which no server answered; ``None`` without one.
     """
 
@@ -181,16 +182,15 @@ class FailoverNotice:
         self._client = backend.client
         self._clock = clock if isinstance(clock, ServerClock) and backend.client is not None else None
         self._topology: Any = None
-        self._next_check = 0.0 if self._clock is not None else math.inf
+        self.next_check = 0.0 if self._clock is not None else math.inf
         self._primary: Any = None
         self.last_outage: tuple[float, str] | None = None
 
     def check_topology(self) -> None:
         """Disturb the clock if the primary has changed since the last check."""
-        now = time.monotonic()
-        if now < self._next_check or self._clock is None:
+        if self._clock is None:
             return
-        self._next_check = now + CHECK_INTERVAL_SECONDS
+        self.next_check = time.monotonic() + CHECK_INTERVAL_SECONDS
         topology = self._client.topology_description
         if topology is self._topology:
             return

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mongoq.drive")
 
-Waiter = asyncio.Future[Any]
-
 
 class AioGroupCommit:
     """Sends the shared commands of tasks.
@@ -33,14 +31,14 @@ class AioGroupCommit:
         self._run = run
         self._waiting: dict[Hashable, list[Shared[Any]]] = {}
 
-    def share(self, shared: Shared[Any]) -> Waiter:
+    def share(self, shared: Shared[Any]) -> asyncio.Future[Any]:
         """Add a caller to the next command, and return the future of its part.
 
         The caller awaits the future itself: a shared request costs neither a task nor another coroutine.
         """
         self._performer.check_open()
         assert self._performer.loop is not None
-        waiter: Waiter = self._performer.loop.create_future()
+        waiter: asyncio.Future[Any] = self._performer.loop.create_future()
         shared.waiter = waiter
         waiting = self._waiting.get(shared.key)
         if waiting is None:
@@ -71,7 +69,7 @@ class AioGroupCommit:
 
     def _answer(self, shared: Shared[Any], answer: Any) -> asyncio.Task[None] | None:
         """Answer a caller, or return the task that gives back what came for a cancelled one."""
-        waiter: Waiter = shared.waiter
+        waiter: asyncio.Future[Any] = shared.waiter
         if waiter.done():
             return self._give_back(shared, answer)
         if isinstance(answer, Exception):
@@ -90,7 +88,7 @@ class AioGroupCommit:
 
     def leave(self, shared: Shared[Any]) -> None:
         """Let a caller go that was cancelled; what came for it in that very moment is given back."""
-        waiter: Waiter = shared.waiter
+        waiter: asyncio.Future[Any] = shared.waiter
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._give_back(shared, waiter.result())
 
@@ -99,5 +97,5 @@ class AioGroupCommit:
         if isinstance(answer, Exception):
             logger.debug("a command whose caller was cancelled failed: %r", answer)
         elif shared.undo is not None and answer is not None:
-            return self._performer.undo(shared, answer)
+            return self._performer.undo_all([(shared, answer)])
         return None

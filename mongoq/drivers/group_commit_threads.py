@@ -141,4 +141,4 @@ class ThreadGroupCommit:
     def _give_back(self, shared: Shared[Any], answer: Any) -> None:
         """Give back what came for an interrupted thread."""
         if shared.undo is not None and answer is not None and not isinstance(answer, Exception):
-            self._performer.undo(shared, answer)
+            self._performer.undo_all([(shared, answer)])

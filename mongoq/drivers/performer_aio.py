@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.core.command import Command, ReplyLost, Shared, UndoLog, WakeEvent, begins_transaction, note_taken
-from mongoq.drivers import sleep
 from mongoq.drivers.backend import classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
-from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.sessions import ENDED
+from mongoq.drivers.sleep import rest_aio as rest
 from mongoq.errors import ArgumentInvalid, BrokerClosed
 
 if TYPE_CHECKING:
-    from mongoq.drivers.aio.driver import AioSender
+    from mongoq.drivers.aio.driver import AioDriver
 
 T = TypeVar("T")
 logger = logging.getLogger("mongoq.drive")
@@ -40,16 +40,12 @@ class AioPerformer:
         closed: True after ``close``: callers may send no further command.
     """
 
-    def __init__(
-        self, sender: AioSender, failover: FailoverNotice, run: Callable[..., Coroutine[Any, Any, Any]]
-    ) -> None:
-        self._sender = sender
-        self._failover = failover
-        self._run = run
+    def __init__(self, driver: AioDriver) -> None:
+        self._driver = driver
         self._tasks: set[asyncio.Task[Any]] = set()
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._session_commands: dict[int, asyncio.Task[Any]] = {}
-        self.group_commit = AioGroupCommit(self, run)
+        self.group_commit = AioGroupCommit(self, driver.run)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closed = False
 
@@ -66,21 +62,23 @@ class AioPerformer:
     async def perform(self, command: Command[T], undo_log: UndoLog) -> T:
         """Send a command, whose caller may be cancelled, and return its parsed reply."""
         self.check_open()
-        self._failover.check_topology()
+        failover = self._driver.failover
+        if time.monotonic() >= failover.next_check:
+            failover.check_topology()
         task = asyncio.current_task()
         try:
             # What runs beside has a session to itself.
             if command.session is not None and task not in self._side_tasks:
                 reply = await self._send_in_session(command)
             elif task in self._tasks:  # a task of the driver is not cancelled with a caller
-                reply = await self._sender.send(command)
+                reply = await self._driver.send(command)
             else:
                 reply = await self._send_in_new_task(command, undo_log)
             if command.undo is not None:
                 note_taken(undo_log, command, reply)
             return reply if command.parse is None else command.parse(reply)
         except Exception as error:
-            self._failover.reraise(error)
+            self._driver.failover.reraise(error)
 
     async def share(self, shared: Shared[T], undo_log: UndoLog) -> T:
         """Let a caller share a command; what comes for one who is cancelled is given back."""
@@ -92,7 +90,7 @@ class AioPerformer:
                 undo_log.clear()  # the undo of the request gives back all that the operation had taken
             raise
         except Exception as error:
-            self._failover.reraise(error)
+            self._driver.failover.reraise(error)
         if shared.undo is not None:
             note_taken(undo_log, shared, answer)
         return answer
@@ -110,14 +108,14 @@ class AioPerformer:
     async def rest(self, event: WakeEvent, seconds: float) -> None:
         """Suspend a caller until the event is set."""
         self.check_open()
-        await sleep.rest_aio(event, seconds)
+        await rest(event, seconds)
 
     def run_beside(
         self, work: Callable[[], Coroutine[Any, Any, None]], over: Callable[[], object], context: Context | None
     ) -> None:
         """Run an operation in its own task."""
         self.check_open()
-        task = self.start_task(self._run(work), context or Context())
+        task = self.start_task(self._driver.run(work), context or Context())
         task.add_done_callback(lambda _: over())  # a task that was cancelled may not have begun its operation
         if context is None:  # a caller waits for what has its context, and so does ``close``
             self._side_tasks.add(task)
@@ -127,7 +125,7 @@ class AioPerformer:
 
     async def _send_in_new_task(self, command: Command[Any], undo_log: UndoLog) -> Any:
         """Send a command from a task of the driver, and undo it if the caller is cancelled before the reply."""
-        task = self.start_task(self._sender.send(command))
+        task = self.start_task(self._driver.send(command))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -145,9 +143,10 @@ class AioPerformer:
         if error is not None:
             logger.debug("a command whose caller was cancelled failed: %r", error)
         if error is None and not task.cancelled():
-            self.undo(command, task.result())
+            self.undo_all([(command, task.result())])
         elif isinstance(error, Exception) and isinstance(classify_error(error), ReplyLost):
-            self.undo(command, None)  # the server may have done it: the undo of a batch, by its token, needs no reply
+            # The server may have done it: the undo of a batch, by its token, needs no reply.
+            self.undo_all([(command, None)])
 
     async def _send_in_session(self, command: Command[Any]) -> Any:
         """Send a command of a session, one at a time per session. A cancelled caller waits for its command to end.
@@ -164,7 +163,7 @@ class AioPerformer:
             if command.target != "sessions" and not command.session.in_transaction:
                 # The transaction has ended meanwhile: the command would happen outside of it.
                 raise ArgumentInvalid("session", ENDED)
-            return await self._sender.send(command)
+            return await self._driver.send(command)
 
         task = self._session_commands[key] = self.start_task(send_after())
         task.add_done_callback(lambda _: self._session_commands[key] is task and self._session_commands.pop(key))
@@ -201,13 +200,9 @@ class AioPerformer:
 
         return asyncio.get_running_loop().call_later(seconds, start, context=Context()).cancel
 
-    def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> asyncio.Task[None]:
-        """Undo a command in a task of the driver."""
-        return self.undo_all([(command, reply)])
-
     def undo_all(self, taken: UndoLog) -> asyncio.Task[None]:
         """Undo commands in a task of the driver, one after the other."""
-        return self.start_task(self._sender.undo_all(taken))
+        return self.start_task(self._driver.undo_all(taken))
 
     def close(self) -> None:
         """Refuse further commands of callers, and end what runs beside."""

@@ -7,17 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mongoq.core.command import Command, Shared, UndoLog, WakeEvent, note_taken
 from mongoq.drivers import sleep
-from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.signals import DeferredSignals
 from mongoq.errors import BrokerClosed
 
 if TYPE_CHECKING:
-    from mongoq.drivers.threads.driver import ThreadSender
+    from mongoq.drivers.threads.driver import ThreadDriver
 
 T = TypeVar("T")
 logger = logging.getLogger("mongoq.drive")
@@ -34,22 +33,22 @@ class ThreadPerformer:
         closed: True after ``close``: callers may send no further command.
     """
 
-    def __init__(self, sender: ThreadSender, failover: FailoverNotice, run: Callable[..., Any]) -> None:
-        self._sender = sender
-        self._failover = failover
-        self._run = run
-        self.group_commit = ThreadGroupCommit(self, run)
+    def __init__(self, driver: ThreadDriver) -> None:
+        self._driver = driver
+        self.group_commit = ThreadGroupCommit(self, driver.run)
         self.closed = False
 
     def perform(self, command: Command[T], undo_log: UndoLog) -> T:
         """Send a command, and return its parsed reply."""
         if self.closed:
             raise BrokerClosed
-        self._failover.check_topology()
+        failover = self._driver.failover
+        if time.monotonic() >= failover.next_check:
+            failover.check_topology()
         deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
         try:
             try:
-                reply = self._sender.send(command)
+                reply = self._driver.send(command)
                 if command.undo is not None:  # logged before a deferred signal handler may raise
                     note_taken(undo_log, command, reply)
             finally:
@@ -57,14 +56,14 @@ class ThreadPerformer:
                     deferred.end()
             return reply if command.parse is None else command.parse(reply)
         except Exception as error:
-            self._failover.reraise(error)
+            self._driver.failover.reraise(error)
 
     def share(self, shared: Shared[T], undo_log: UndoLog) -> T:
         """Let a caller share a command."""
         try:
             answer: T = self.group_commit.share(shared)
         except Exception as error:
-            self._failover.reraise(error)
+            self._driver.failover.reraise(error)
         if shared.undo is not None:
             note_taken(undo_log, shared, answer)
         return answer
@@ -93,7 +92,7 @@ class ThreadPerformer:
 
         def run() -> None:
             try:
-                self._run(work)
+                self._driver.run(work)
             except Exception as error:
                 logger.debug("what ran beside has failed: %r", error)
 
@@ -119,13 +118,9 @@ class ThreadPerformer:
 
         return cancel
 
-    def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Undo a command."""
-        self._sender.undo(command, reply)
-
     def undo_all(self, taken: UndoLog) -> None:
         """Undo commands, one after the other."""
-        self._sender.undo_all(taken)
+        self._driver.undo_all(taken)
 
     def close(self) -> None:
         """Refuse further commands."""

@@ -19,7 +19,7 @@ STANDALONE = "Standalone"
 ENDED = "the transaction in whose block this task began has ended; await the task in the block, or pass session=None"
 """Problem of a call that has outlived its block: nothing shows whether it was meant to be a part of it."""
 
-_blocks: ContextVar[tuple[Any, ...]] = ContextVar("mongoq_transactions", default=())
+BLOCKS: ContextVar[tuple[Any, ...]] = ContextVar("mongoq_transactions", default=())
 """Sessions of the transactions whose blocks the caller is in, the innermost last. A task inherits them, and may outlive
 them; a new thread has none."""
 
@@ -30,7 +30,7 @@ _calls: list[Any] = []
 
 def find_session(client: Any) -> Any:
     """Return the session of the innermost block of a client's transaction that the caller is in; ``None`` outside."""
-    session = next((session for session in reversed(_blocks.get()) if session.client is client), None)
+    session = next((session for session in reversed(BLOCKS.get()) if session.client is client), None)
     if session is not None and session.has_ended:
         raise ArgumentInvalid("session", ENDED)
     return session
@@ -52,7 +52,7 @@ class Sessions:
         """Drop the transactions of the parent in a forked child: a thread of the child may get the ident of theirs."""
         self._tentative, self._callers = {}, set()
         # The server would take the child's commands for ones of the parent.
-        _blocks.set(())
+        BLOCKS.set(())
 
     def require(self) -> None:
         """Refuse mongomock and a standalone server, as far as the client knows what it is; sends nothing."""
@@ -79,7 +79,7 @@ class Sessions:
         """Return the session of a call: the given one, or by default that of the block that the caller is in."""
         if session is not KEEP:
             return session
-        return find_session(self._client) if _blocks.get() else None  # each push asks
+        return find_session(self._client)
 
     def start(self) -> Any:
         """Make a session."""
@@ -137,7 +137,7 @@ class Sessions:
 
     def bind(self, session: Any) -> None:
         """Make the calls of the running thread or task, and of the tasks that it starts, a part of the transaction."""
-        _blocks.set((*_blocks.get(), session))
+        BLOCKS.set((*BLOCKS.get(), session))
 
     @contextmanager
     def calling(self, session: Any) -> Iterator[None]:
@@ -156,4 +156,4 @@ class Sessions:
         """Let the thread or task have another one."""
         self._callers.discard(caller)
         # Not reset by a token: the task that ends the block may be another one, with a context of its own.
-        _blocks.set(tuple(each for each in _blocks.get() if each is not session))
+        BLOCKS.set(tuple(each for each in BLOCKS.get() if each is not session))

@@ -1,4 +1,4 @@
-"""Rest of waiters, in threads and on asyncio, and the limits that a client sets to the change stream."""
+"""Rest of waiters, in threads and on asyncio."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import asyncio
 import threading
 import time
 from contextlib import suppress
-from typing import Any
 
 from mongoq.core.command import WakeEvent
-from mongoq.core.state.wait_queue import WaiterRegistry
 from mongoq.drivers.signals import on_main_thread
 
 SIGNAL_CHECK_SECONDS = 1.0
@@ -17,8 +15,6 @@ SIGNAL_CHECK_SECONDS = 1.0
 
 One that the system hands to another thread, or that comes just before the wait begins, does not end a wait of Python's.
 """
-MOTOR_AWAIT_SECONDS = 2.0
-"""Seconds that the server may hold an answer back from a thread of Motor's."""
 
 
 def rest(event: WakeEvent, seconds: float) -> None:
@@ -61,17 +57,3 @@ async def rest_aio(event: WakeEvent, seconds: float) -> None:
     finally:
         timer.cancel()
         event.alarm = None
-
-
-def limit_stream(registry: WaiterRegistry, client: Any) -> None:
-    """Let the stream keep to the limits of a client: how many connections it has, and how long they wait."""
-    if type(client).__module__.startswith("motor"):
-        registry.patience = MOTOR_AWAIT_SECONDS  # its threads cannot be told to stop waiting
-    try:
-        pool, patience = client.options.pool_options, client.options.timeout
-    except AttributeError:
-        return
-    registry.barred = pool.max_pool_size == 1  # everybody else would wait for the stream's answers
-    for limit in (pool.socket_timeout, patience):
-        if limit:
-            registry.patience = min(registry.patience, limit / 2)

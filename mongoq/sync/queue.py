@@ -31,6 +31,7 @@ from mongoq.data.outcomes import Move
 from mongoq.data.process import Local
 from mongoq.data.sequence import check_sequence
 from mongoq.data.settings import KEEP, QueueSettings
+from mongoq.drivers.sessions import BLOCKS
 from mongoq.errors import ArgumentInvalid
 from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents, ItemSelection
@@ -521,9 +522,9 @@ class Queue(Contents[M], Local):
         **options: Any,
     ) -> T:
         """Run an operation in the transaction of a session, if any; ``reserved`` is the item that it settles."""
-        session = self._driver.sessions.choose(session)
+        session = self._driver.sessions.choose(session) if session is not KEEP or BLOCKS.get() else None
         if session is None:
-            return self._run(work, *args, session=None, **options)
+            return self._driver.run(work, self._context, *args, session=None, **options)
         with self._sessions.calling(session):
             joined = partial(self._observed(work), self._context, *args, session=session, **options)
             return self._run(run_within, session, joined, reserved)

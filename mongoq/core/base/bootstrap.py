@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from datetime import UTC
-from functools import partial
 from typing import Any
 
 from mongoq.core.base.find import find_one
@@ -48,23 +47,22 @@ async def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> None:
     def is_due() -> bool:
         return not is_broker_ready(broker, write=write)
 
+    async def prepare() -> None:
+        if not broker.checked:
+            await check_collection(broker)
+        if write and not broker.indexed:
+            await ensure_indexes(broker)
+        if broker.clock.due():
+            await _calibrate(broker)
+
     if is_due():
-        await run_for_callers("ready", is_due, partial(_prepare, broker, write=write), is_shared=broker.group_commit)
+        await run_for_callers("ready", is_due, prepare, is_shared=broker.group_commit)
 
 
 def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:
     """Return whether ``ensure_broker_ready`` has nothing to do."""
     is_checked = broker.checked and (broker.indexed or not write)
     return is_checked and (not broker.clock.due() or broker.measuring == os.getpid())
-
-
-async def _prepare(broker: BrokerContext, *, write: bool) -> None:
-    if not broker.checked:
-        await check_collection(broker)
-    if write and not broker.indexed:
-        await ensure_indexes(broker)
-    if broker.clock.due():
-        await _calibrate(broker)
 
 
 async def ensure_transactional(broker: BrokerContext) -> None:

@@ -83,11 +83,7 @@ async def find_few(
     except Unreadable:
         if not lenient:
             raise
-        return await _find_few_lenient(broker, find, skip, limit)
-
-
-async def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> list[Document]:
-    """Read as many documents at a time as one reply holds: no cursor of the driver decodes unreadable ones."""
+    # No cursor of the driver decodes unreadable documents: read as many at a time as one reply holds.
     documents: list[Document] = []
     while len(documents) < limit:
         wanted = limit - len(documents)

@@ -82,17 +82,17 @@ async def run_for_callers(
 
     Callers that arrive during a run use the next one.
     """
+
+    async def run_in_turn(entries: list[tuple[Callable[[], bool], Callable[[], Awaitable[object]]]]) -> list[None]:
+        for is_still_due, run in entries:
+            if is_still_due():
+                await run()
+        return [None] * len(entries)
+
     if is_shared:
-        await share(Shared[None](key, _run_in_turn, (is_due, work)))
+        await share(Shared[None](key, run_in_turn, (is_due, work)))
     elif is_due():
         await work()
-
-
-async def _run_in_turn(entries: list[tuple[Callable[[], bool], Callable[[], Awaitable[object]]]]) -> list[None]:
-    for is_due, work in entries:
-        if is_due():
-            await work()
-    return [None] * len(entries)
 
 
 class TransactionRetries:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mongoq.core.command import Command, number_matched
+from mongoq.core.command import Command
 from mongoq.core.perform import perform
 from mongoq.core.state.context import BrokerContext
 
@@ -26,8 +26,8 @@ async def send_statements(broker: BrokerContext, requests: Sequence[Statement]) 
     number = 0
     if broker.serverless:
         for kind, arguments in requests:
-            parse = _number_deleted if kind.startswith("Delete") else number_matched
-            number += await perform(Command(METHODS[kind], arguments, parse))
+            reply: Any = await perform(Command(METHODS[kind], arguments))
+            number += reply.deleted_count if kind.startswith("Delete") else reply.matched_count
         return number
     for start in range(0, len(requests), MAX_STATEMENTS):
         bulk = requests[start : start + MAX_STATEMENTS]
@@ -38,7 +38,3 @@ async def send_statements(broker: BrokerContext, requests: Sequence[Statement]) 
 def number_found(reply: Any) -> int:
     """Return the number of documents that a bulk has found."""
     return int(reply.matched_count + reply.deleted_count)
-
-
-def _number_deleted(reply: Any) -> int:
-    return int(reply.deleted_count)

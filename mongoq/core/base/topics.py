@@ -34,7 +34,8 @@ async def ensure_ready_to_push(context: QueueContext[Any]) -> None:
 
     Almost always there is nothing to do.
     """
-    if context.is_ready_to_push():
+    now = time.monotonic()
+    if now < context.broker.calm_until and context.is_saved(now):
         return
     await ensure_ready(context, fresh=False)
     await refresh_bindings(context.broker)
@@ -90,7 +91,16 @@ async def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tupl
             return (await _change(broker, filter, update, upsert=True))[name]
         except Duplicate:
             # Either there would be a chain, or another process has just inserted the document.
-            _refuse_chains((await read_bindings(broker)), name, names)
+            bound = await read_bindings(broker)
+            end = "and what is pushed to a topic goes no further than one step"
+            for queue in names:
+                if bound.get(queue):
+                    problem = f"{queue!r} is a topic itself, {end}; bind {', '.join(bound[queue])} to {name!r} instead"
+                    raise ArgumentInvalid("queues", problem) from None
+            for other, topics in bound.items():
+                if name in topics:
+                    problem = f"{name!r} is bound to topic {other!r}, {end}; bind the queues to {other!r} instead"
+                    raise ArgumentInvalid("topic", problem) from None
             raise
 
     return await retry_lost_race(upsert)
@@ -132,14 +142,3 @@ async def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[st
     bound = bindings_in(broker, document)
     broker.topics.store(bound, asked_at, is_written=True)
     return bound
-
-
-def _refuse_chains(bound: Bound, topic: str, queues: list[str]) -> None:
-    for queue in queues:
-        if bound.get(queue):
-            problem = f"{queue!r} is a topic itself, and what is pushed to a topic goes no further than one step"
-            raise ArgumentInvalid("queues", f"{problem}; bind {', '.join(bound[queue])} to {topic!r} instead")
-    for other, topics in bound.items():
-        if topic in topics:
-            problem = f"{topic!r} is bound to topic {other!r}, and what is pushed to a topic goes no further"
-            raise ArgumentInvalid("topic", f"{problem} than one step; bind the queues to {other!r} instead")

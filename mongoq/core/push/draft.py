@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.core.command import with_place
 from mongoq.core.push.insert import KEYED, Keyed
 from mongoq.core.state.context import QueueContext
-from mongoq.data.arguments import Duration, duration, moment, object_id, read_list
+from mongoq.data.arguments import PRIORITIES, Duration, duration, moment, object_id, read_list
 from mongoq.data.arguments import expires as checked_expires
 from mongoq.data.arguments import priority as checked_priority
 from mongoq.data.clock import Clock, milliseconds, time_of
@@ -168,8 +168,10 @@ def make_draft(
     """Return the draft of pushes with these options, checked."""
     if delay is not None or when is not None:
         check_due(delay, when)
+    if type(priority) is not int or priority not in PRIORITIES:
+        priority = checked_priority(priority)
     encoded = None if headers is None else check_headers(headers, context.broker.encoding)
-    return Draft(delay, when, checked_priority(priority), encoded)
+    return Draft(delay, when, priority, encoded)
 
 
 def due_time(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:

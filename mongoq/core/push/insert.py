@@ -146,18 +146,30 @@ async def upsert_keyed(
     pushed since.
     """
     id: ObjectId = envelope["_id"]
+    fields = {name: value for name, value in envelope.items() if name != "q"}
+    update: dict[str, Any] = {"$setOnInsert": fields}
+    if keyed.on_duplicate == "replace":
+        changes = {name: fields.pop(name) for name in REPLACED_FIELDS if name in fields}
+        unset_fields = [*REMOVED_FIELDS, *(name for name in REPLACED_FIELDS if name not in changes)]
+        update |= {"$set": changes, "$unset": dict.fromkeys(unset_fields, "")}
+    options = {"upsert": True, "projection": {"_id": 1}, "return_document": True}
+    if not broker.serverless:  # the planner might choose the claim index, and scan all live items of the queue
+        options["hint"] = KEY.name
 
     async def upsert() -> tuple[ObjectId, bool]:
-        holder = None
+        filter = live_filter(envelope["q"], keyed.key)
         if id_given and keyed.on_duplicate == "replace":
             # Read before the id. While it has the key, no other push of the id can have come and gone. An item that
             # gets the key later may be newer than this push, whose own item is done by then.
-            document = await find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
+            document = await find_one(broker, filter, {"_id": 1})
             holder = id if document is None else document["_id"]
+            filter["_id"] = {"$gte": holder, "$lte": holder}  # from an equality the server would take the new item's id
         if id_given and (await is_pushed(broker, envelope)):
             return id, False
         try:
-            document = await perform(_upsert_command(envelope, keyed, holder, serverless=broker.serverless))
+            document = await perform(
+                Command[Any]("find_one_and_update", {"filter": filter, "update": update, **options})
+            )
         except ReplyLost:
             if not (await confirm_insert(broker, envelope, id_given=id_given)):
                 raise
@@ -172,24 +184,6 @@ async def upsert_keyed(
         return document["_id"], document["_id"] == id
 
     return await retry_lost_race(upsert)
-
-
-def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool) -> Command[Any]:
-    """Return the upsert; with a ``holder`` it matches only the item with this id, and no other item of the key."""
-    fields = {name: value for name, value in envelope.items() if name != "q"}
-    if keyed.on_duplicate == "replace":
-        changes = {name: fields.pop(name) for name in REPLACED_FIELDS if name in fields}
-        unset_fields = [*REMOVED_FIELDS, *(name for name in REPLACED_FIELDS if name not in changes)]
-        update = {"$set": changes, "$unset": dict.fromkeys(unset_fields, ""), "$setOnInsert": fields}
-    else:
-        update = {"$setOnInsert": fields}
-    filter = live_filter(envelope["q"], keyed.key)
-    if holder is not None:
-        filter["_id"] = {"$gte": holder, "$lte": holder}  # from an equality the server would take the new item's id
-    arguments = {"filter": filter, "update": update, "upsert": True, "projection": {"_id": 1}, "return_document": True}
-    if not serverless:  # the planner might choose the claim index, and scan all live items of the queue
-        arguments["hint"] = KEY.name
-    return Command("find_one_and_update", arguments)
 
 
 def live_filter(queue: str, key: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 from bson import ObjectId
@@ -62,24 +61,6 @@ async def push_keyed(
     return puts[0][1]
 
 
-async def publish(
-    broker: BrokerContext,
-    envelope: Document,
-    fresh: Sequence[tuple[ObjectId, bytes]],
-    queues: Sequence[str],
-    *,
-    id_given: bool,
-    joined: bool,
-) -> None:
-    """Put copies of envelopes, which differ in id and payload only, into each queue, all or none."""
-    at = broker.clock.now()
-    copies = [
-        copy_for_queue(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh
-    ]
-    size = sum(len(wrapped) for _, wrapped in fresh) * len(queues)
-    await insert_copies(broker, copies, envelope, len(fresh), size, id_given=id_given, joined=joined)
-
-
 def _check_transaction_size(items: int, queues: int, size: int) -> None:
     if items == 1 and size > MAX_TRANSACTION_BYTES:
         raise PayloadTooLarge(f"payload for {queues} queues", size, MAX_TRANSACTION_BYTES)
@@ -112,44 +93,40 @@ async def insert_copies(
 
     They differ from the ``envelope`` in id, payload and queue only, and have ``size`` bytes in all. A single copy needs
     no transaction. Without a server there are no transactions, and copies are put one by one. An id that exists already
-    must not abort a caller's transaction.
+    must not abort a caller's transaction; ``DuplicateItem`` when another push used it.
     """
     if len(copies) > 1 and not (broker.serverless and pushes == 1):
         _check_transaction_size(pushes, len(copies) // pushes, size)
+
+    async def insert_in_few() -> list[Put]:
+        """Put copies in few commands; if their ids may exist, upserts, as a refused ``insert`` aborts a transaction."""
+        puts: list[Put] = []
+        for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
+            new = set(range(len(chunk)))
+            if id_given:
+                requests: list[Any] = []
+                for copy in chunk:
+                    update = {"$setOnInsert": copy.document}
+                    requests.append(("UpdateOne", {"filter": {"_id": copy.id}, "update": update, "upsert": True}))
+                reply: Any = await perform(Command("bulk_write", {"requests": requests, "ordered": True}))
+                new = set(reply.upserted_ids)
+                stored = {copy.id: copy.document for place, copy in enumerate(chunk) if place not in new}
+                for document in (await find_pushed(broker, list(stored))) if stored else ():
+                    if not is_same_push(document, stored[document["_id"]]["into"]):
+                        raise id_taken_error(document, stored[document["_id"]])
+            else:
+                documents = [copy.document for copy in chunk]
+                await perform(Command[Any]("insert_many", {"documents": documents, "ordered": True}))
+            puts += [(copy.queue, copy.id, place in new) for place, copy in enumerate(chunk)]
+        return puts
+
     puts: list[Put] = []
     if broker.serverless or (len(copies) == 1 and not joined):
         for copy in copies:
             puts.append((copy.queue, copy.id, (await insert_item(broker, copy.document, id_given=id_given))))
     else:
-        make = partial(_insert_in_few, broker, copies, id_given=id_given)
-        puts = await (make() if joined else run_in_transaction(broker, make))
+        puts = await (insert_in_few() if joined else run_in_transaction(broker, insert_in_few))
     _record_puts(broker, puts, envelope)
-
-
-async def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, id_given: bool) -> list[Put]:
-    """Put copies in few commands; if their ids may exist already, the copies are upserted.
-
-    A refused ``insert`` would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
-    """
-    puts: list[Put] = []
-    for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
-        new = set(range(len(chunk)))
-        if id_given:
-            requests = [
-                ("UpdateOne", {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True})
-                for copy in chunk
-            ]
-            reply: Any = await perform(Command("bulk_write", {"requests": requests, "ordered": True}))
-            new = set(reply.upserted_ids)
-            stored = {copy.id: copy.document for place, copy in enumerate(chunk) if place not in new}
-            for document in (await find_pushed(broker, list(stored))) if stored else ():
-                if not is_same_push(document, stored[document["_id"]]["into"]):
-                    raise id_taken_error(document, stored[document["_id"]])
-        else:
-            documents = [copy.document for copy in chunk]
-            await perform(Command[Any]("insert_many", {"documents": documents, "ordered": True}))
-        puts += [(copy.queue, copy.id, place in new) for place, copy in enumerate(chunk)]
-    return puts
 
 
 def _record_puts(broker: BrokerContext, puts: Sequence[Put], envelope: Document) -> None:

@@ -7,7 +7,8 @@ sequences, or to the queues of a topic. A lone push of a plain item is one ``ins
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -48,15 +49,15 @@ from mongoq.core.push.publish import (
     MAX_COPIES,
     MAX_TRANSACTION_BYTES,
     Copy,
+    copy_for_queue,
     insert_copies,
-    publish,
     push_in_order,
     push_keyed,
 )
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import Duration, Expires, Id, object_id
 from mongoq.data.arguments import expires as checked_expires
-from mongoq.data.envelope import is_same_push, new_id, new_ids
+from mongoq.data.envelope import is_same_push, new_ids
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 
@@ -84,7 +85,7 @@ async def _make_ready(
         await ensure_possible(context.broker)
     if joined:
         await ensure_ready(context, fresh=False)
-    elif not context.is_ready_to_push():
+    elif time.monotonic() >= context.broker.calm_until or not context.is_saved(time.monotonic()):
         await ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
@@ -127,7 +128,7 @@ async def push(
     item_id = None if id is None else object_id(id)
     joined = session is not None
     await _make_ready(context, (draft,), remember, joined=joined)
-    item_id = item_id or new_id()
+    item_id = item_id or ObjectId(new_ids(1)[0])
     if draft.sequence is not None or context.broker.topics.bound.get(context.name):
         await _send(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
         return item_id
@@ -264,9 +265,23 @@ async def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
         keyed = [push for push in pushes if each[push[2]].keyed]
         pushes = [push for push in pushes if not each[push[2]].keyed]
     if pushes and bound:
-        for part in _transactions(pushes, len(bound)) if in_parts else [pushes]:
-            envelope, fresh = drafts.document(part[0], None), [(ObjectId(id), wrapped) for id, wrapped, _ in part]
-            await publish(broker, envelope, fresh, bound, id_given=id_given, joined=joined)
+        parts: list[Sequence[Push]] = [] if in_parts else [pushes]
+        if in_parts:  # in transactions of equal options
+            groups: dict[int, list[Push]] = {}
+            for push in pushes:
+                groups.setdefault(push[2], []).append(push)
+            share, most = MAX_COMMAND_BYTES * len(bound) / MAX_TRANSACTION_BYTES, max(MAX_COPIES // len(bound), 1)
+            for same in groups.values():
+                parts += chunks(same, lambda push: int(len(push[1]) * share) + 1, most=most)
+        for part in parts:
+            envelope, at = drafts.document(part[0], None), broker.clock.now()
+            copied = [
+                copy_for_queue(broker, {**envelope, "_id": ObjectId(id)}, wrapped, queue, at)
+                for queue in bound
+                for id, wrapped, _ in part
+            ]
+            size = sum(len(wrapped) for _, wrapped, _ in part) * len(bound)
+            await insert_copies(broker, copied, envelope, len(part), size, id_given=id_given, joined=joined)
     elif pushes and joined:
         envelope = drafts.document(pushes[0], None)
         items = [Copy(context.name, ObjectId(push[0]), drafts.encode(push)) for push in pushes]
@@ -278,16 +293,6 @@ async def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = Fals
         key, envelope = each[push[2]].keyed, drafts.document(push)
         assert key is not None
         await push_keyed(broker, envelope, bound or (), key, id_given=id_given, joined=joined)
-
-
-def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
-    """Cut pushes into transactions of equal options that hold the copies for so many queues."""
-    groups: dict[int, list[Push]] = {}
-    for push in pushes:
-        groups.setdefault(push[2], []).append(push)
-    share = MAX_COMMAND_BYTES * queues / MAX_TRANSACTION_BYTES
-    for same in groups.values():
-        yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(MAX_COPIES // queues, 1))
 
 
 async def _push_in_order(drafts: Drafts, pushes: Sequence[Push]) -> None:

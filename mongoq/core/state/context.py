@@ -363,11 +363,6 @@ class QueueContext(Generic[M]):
         state = self.state
         return self.saved and not self.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
 
-    def is_ready_to_push(self) -> bool:
-        """Return whether the checks before a push were made a moment ago (``base.topics.ensure_ready_to_push``)."""
-        now = time.monotonic()
-        return now < self.broker.calm_until and self.is_saved(now)
-
     def count(self, event: Event, number: int = 1) -> None:
         """Count an event of the queue."""
         self.broker.counters.append((self.name, event, number))
@@ -424,16 +419,15 @@ class QueueContext(Generic[M]):
 
     def items(self, documents: Iterable[Document], now: datetime) -> list[Item[M]]:
         """Return the items of envelopes, as ``item`` does; undecodable documents are left out and logged."""
-        return [self.item(document, now) for document in documents if self.is_readable(document)]
-
-    def is_readable(self, document: Document) -> bool:
-        """Return whether a document could be decoded, and log one that could not."""
-        if not isinstance(document, UnreadableDocument):
-            return True
-        id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
-        words = id, self.name, document.problem, hint
-        logger.warning("left out document %s of queue %r: %s; %s", *words, extra=log_fields(queue=self.name, id=id))
-        return False
+        items = []
+        for document in documents:
+            if not isinstance(document, UnreadableDocument):
+                items.append(self.item(document, now))
+                continue
+            id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
+            words = id, self.name, document.problem, hint
+            logger.warning("left out document %s of queue %r: %s; %s", *words, extra=log_fields(queue=self.name, id=id))
+        return items
 
     def decode_payload(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload validated by the model; raises ``PayloadInvalid``."""

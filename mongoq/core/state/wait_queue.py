@@ -63,6 +63,7 @@ class WaitQueue:
         emptied_at: since when the queue counts as empty; the pauses between polls grow with it.
         in_vain: how many woken waiters in a row found nothing, because other processes were faster.
         early: how many claims in a row found nothing although an item was due.
+        known: items that this process has changed or claimed, until when their stream events wake no waiter.
         changes: the number of changes so far; a claim that began before a change may have missed it.
     """
 
@@ -75,7 +76,7 @@ class WaitQueue:
         self.left_at = self.emptied_at = time.monotonic()
         self.in_vain = self.early = 0
         self.changes = 0
-        self._known: OrderedDict[Any, float] = OrderedDict()
+        self.known: OrderedDict[Any, float] = OrderedDict()
 
     def enter(self, *, patient: bool) -> Waiter:
         """Add a waiter. One that is not ``patient`` asks at once, even if nothing has changed since the last claim."""
@@ -189,7 +190,8 @@ class WaitQueue:
             if waiter.called or self.pending:
                 return 0.0
             waiter.asleep = True
-            self._registry.attend()
+            if not self._registry.reader.was_set:
+                self._registry.reader.set()  # a waiter goes to sleep, to be woken by the stream
             if waiter is not self.waiters[0]:
                 return math.inf
             return max(0.0, min(self.due, self.poll) - time.monotonic())
@@ -215,15 +217,10 @@ class WaitQueue:
     def heard(self, due: float, key: Any) -> bool:
         """Record an event of the change stream; return whether this process did not know of it yet."""
         with self._registry.lock:
-            if self._known.pop(key, -math.inf) > time.monotonic():  # the next of that kind is another event
+            if self.known.pop(key, -math.inf) > time.monotonic():  # the next of that kind is another event
                 return False
             self.tell(due)
             return True
-
-    def forget_changes(self) -> None:
-        """Forget which items this process has changed or claimed: their next stream events wake waiters."""
-        with self._registry.lock:
-            self._known.clear()
 
     def took(self, keys: list[Any]) -> None:
         """Remember claimed items whose stream events may still arrive."""
@@ -234,9 +231,9 @@ class WaitQueue:
     def _remember(self, key: Any) -> None:
         if not self._registry.watches(self.name):
             return  # no event will come, and one of a later rollback would have the same key
-        self._known[key] = time.monotonic() + REMEMBERED_FOR
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        self.known[key] = time.monotonic() + REMEMBERED_FOR
+        if len(self.known) > REMEMBERED:
+            self.known.popitem(last=False)
 
     def call(self, number: int) -> None:
         """Wake up to ``number`` sleeping waiters; when none sleeps, the waiter that asks just now asks once more."""
@@ -314,18 +311,14 @@ class WaiterRegistry:
         with self.lock:
             if queue not in self.wait_queues:
                 if len(self.wait_queues) >= self.room:
-                    self._forget_unused()
+                    # Forget those that no waiter has used lately: all of them are looked through for each reply.
+                    recently = time.monotonic() - STREAM_LINGER_SECONDS
+                    used = [each for each in self.wait_queues.values() if each.waiters or each.left_at > recently]
+                    self.wait_queues = {each.name: each for each in used}
+                    self.room = max(MIN_ROOM, 2 * len(used))
                 self.wait_queues[queue] = WaitQueue(self, queue)
             wait_queue = self.wait_queues[queue]
             return wait_queue, wait_queue.enter(patient=patient)
-
-    def _forget_unused(self) -> None:
-        """Forget wait queues that no waiter has used lately: all of them are looked through for each reply."""
-        recently = time.monotonic() - STREAM_LINGER_SECONDS
-        self.wait_queues = {
-            name: each for name, each in self.wait_queues.items() if each.waiters or each.left_at > recently
-        }
-        self.room = max(MIN_ROOM, 2 * len(self.wait_queues))
 
     def watches(self, queue: str) -> bool:
         """Return whether the stream is alive and covers this queue."""
@@ -338,7 +331,7 @@ class WaiterRegistry:
         """
         with self.lock:
             for wait_queue in self.wait_queues.values():
-                wait_queue.forget_changes()
+                wait_queue.known.clear()
 
     def overdue(self) -> list[WaitQueue]:
         """Return the wait queues that are to be polled soon: one command may serve all of them."""
@@ -360,11 +353,6 @@ class WaiterRegistry:
                 for wait_queue in self.wait_queues.values()
                 if wait_queue.waiters or wait_queue.left_at > recently
             )
-
-    def attend(self) -> None:
-        """Wake the reader: a waiter goes to sleep."""
-        if not self.reader.was_set:
-            self.reader.set()
 
     def is_awaited(self) -> bool:
         """Return whether a waiter sleeps, to be woken by the stream."""

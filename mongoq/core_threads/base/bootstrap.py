@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from datetime import UTC
-from functools import partial
 
 from mongoq.core.base.bootstrap import (
     CLOCK_SAMPLES,
@@ -40,17 +39,16 @@ def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> None:
     def is_due() -> bool:
         return not is_broker_ready(broker, write=write)
 
+    def prepare() -> None:
+        if not broker.checked:
+            check_collection(broker)
+        if write and not broker.indexed:
+            ensure_indexes(broker)
+        if broker.clock.due():
+            _calibrate(broker)
+
     if is_due():
-        run_for_callers("ready", is_due, partial(_prepare, broker, write=write), is_shared=broker.group_commit)
-
-
-def _prepare(broker: BrokerContext, *, write: bool) -> None:
-    if not broker.checked:
-        check_collection(broker)
-    if write and not broker.indexed:
-        ensure_indexes(broker)
-    if broker.clock.due():
-        _calibrate(broker)
+        run_for_callers("ready", is_due, prepare, is_shared=broker.group_commit)
 
 
 def ensure_transactional(broker: BrokerContext) -> None:

@@ -66,14 +66,14 @@ def run_for_callers(key: Hashable, is_due: Callable[[], bool], work: Callable[[]
 
     Callers that arrive during a run use the next one.
     """
+
+    def run_in_turn(entries: list[tuple[Callable[[], bool], Callable[[], object]]]) -> list[None]:
+        for is_still_due, run in entries:
+            if is_still_due():
+                run()
+        return [None] * len(entries)
+
     if is_shared:
-        share(Shared[None](key, _run_in_turn, (is_due, work)))
+        share(Shared[None](key, run_in_turn, (is_due, work)))
     elif is_due():
         work()
-
-
-def _run_in_turn(entries: list[tuple[Callable[[], bool], Callable[[], object]]]) -> list[None]:
-    for is_due, work in entries:
-        if is_due():
-            work()
-    return [None] * len(entries)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from mongoq.core.base.statements import MAX_STATEMENTS, METHODS, Statement, _number_deleted, number_found
-from mongoq.core.command import Command, number_matched
+from mongoq.core.base.statements import MAX_STATEMENTS, METHODS, Statement, number_found
+from mongoq.core.command import Command
 from mongoq.core.state.context import BrokerContext
 from mongoq.core_threads.perform import perform
 
@@ -16,8 +17,8 @@ def send_statements(broker: BrokerContext, requests: Sequence[Statement]) -> int
     number = 0
     if broker.serverless:
         for kind, arguments in requests:
-            parse = _number_deleted if kind.startswith("Delete") else number_matched
-            number += perform(Command(METHODS[kind], arguments, parse))
+            reply: Any = perform(Command(METHODS[kind], arguments))
+            number += reply.deleted_count if kind.startswith("Delete") else reply.matched_count
         return number
     for start in range(0, len(requests), MAX_STATEMENTS):
         bulk = requests[start : start + MAX_STATEMENTS]

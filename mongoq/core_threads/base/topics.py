@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.core.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS
-from mongoq.core.base.topics import TOPICS_ID, Bound, _check_alive, _queue_names, _refuse_chains, bindings_in
+from mongoq.core.base.topics import TOPICS_ID, Bound, _check_alive, _queue_names, bindings_in
 from mongoq.core.command import Command, Duplicate, Refused
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready, ensure_transactional
@@ -29,7 +29,8 @@ def ensure_ready_to_push(context: QueueContext[Any]) -> None:
 
     Almost always there is nothing to do.
     """
-    if context.is_ready_to_push():
+    now = time.monotonic()
+    if now < context.broker.calm_until and context.is_saved(now):
         return
     ensure_ready(context, fresh=False)
     refresh_bindings(context.broker)
@@ -73,7 +74,16 @@ def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> tuple[str,
             return (_change(broker, filter, update, upsert=True))[name]
         except Duplicate:
             # Either there would be a chain, or another process has just inserted the document.
-            _refuse_chains((read_bindings(broker)), name, names)
+            bound = read_bindings(broker)
+            end = "and what is pushed to a topic goes no further than one step"
+            for queue in names:
+                if bound.get(queue):
+                    problem = f"{queue!r} is a topic itself, {end}; bind {', '.join(bound[queue])} to {name!r} instead"
+                    raise ArgumentInvalid("queues", problem) from None
+            for other, topics in bound.items():
+                if name in topics:
+                    problem = f"{name!r} is bound to topic {other!r}, {end}; bind the queues to {other!r} instead"
+                    raise ArgumentInvalid("topic", problem) from None
             raise
 
     return retry_lost_race(upsert)

@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 from bson import ObjectId
 
 from mongoq.core.command import Command, Duplicate, ReplyLost, has_matched
-from mongoq.core.push.insert import PUSH_FIELDS, Keyed, _upsert_command, id_taken_error, live_filter
+from mongoq.core.push.insert import PUSH_FIELDS, REMOVED_FIELDS, REPLACED_FIELDS, Keyed, id_taken_error, live_filter
 from mongoq.core.state.context import BrokerContext
 from mongoq.core_threads.base.find import find_few, find_one
 from mongoq.core_threads.base.retry import retry_lost_race, retry_once
 from mongoq.core_threads.perform import perform
 from mongoq.data.envelope import Document, is_same_push
+from mongoq.data.indexes import KEY
 from mongoq.errors import DuplicateItem
 
 
@@ -89,18 +90,28 @@ def upsert_keyed(broker: BrokerContext, envelope: Document, keyed: Keyed, *, id_
     pushed since.
     """
     id: ObjectId = envelope["_id"]
+    fields = {name: value for name, value in envelope.items() if name != "q"}
+    update: dict[str, Any] = {"$setOnInsert": fields}
+    if keyed.on_duplicate == "replace":
+        changes = {name: fields.pop(name) for name in REPLACED_FIELDS if name in fields}
+        unset_fields = [*REMOVED_FIELDS, *(name for name in REPLACED_FIELDS if name not in changes)]
+        update |= {"$set": changes, "$unset": dict.fromkeys(unset_fields, "")}
+    options = {"upsert": True, "projection": {"_id": 1}, "return_document": True}
+    if not broker.serverless:  # the planner might choose the claim index, and scan all live items of the queue
+        options["hint"] = KEY.name
 
     def upsert() -> tuple[ObjectId, bool]:
-        holder = None
+        filter = live_filter(envelope["q"], keyed.key)
         if id_given and keyed.on_duplicate == "replace":
             # Read before the id. While it has the key, no other push of the id can have come and gone. An item that
             # gets the key later may be newer than this push, whose own item is done by then.
-            document = find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
+            document = find_one(broker, filter, {"_id": 1})
             holder = id if document is None else document["_id"]
+            filter["_id"] = {"$gte": holder, "$lte": holder}  # from an equality the server would take the new item's id
         if id_given and (is_pushed(broker, envelope)):
             return id, False
         try:
-            document = perform(_upsert_command(envelope, keyed, holder, serverless=broker.serverless))
+            document = perform(Command[Any]("find_one_and_update", {"filter": filter, "update": update, **options}))
         except ReplyLost:
             if not (confirm_insert(broker, envelope, id_given=id_given)):
                 raise

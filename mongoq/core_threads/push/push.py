@@ -7,6 +7,7 @@ sequences, or to the queues of a topic. A lone push of a plain item is one ``ins
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.core.command import (
+    MAX_COMMAND_BYTES,
     Command,
     Duplicate,
     PartlyRefused,
@@ -37,8 +39,8 @@ from mongoq.core.push.draft import (
     remember_time,
 )
 from mongoq.core.push.insert import OnDuplicate, check_keyed
-from mongoq.core.push.publish import Copy
-from mongoq.core.push.push import MAX_TRANSACTION_PUSHES, SEQUENCE, Failures, Shareable, _ids, _transactions, logger
+from mongoq.core.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, copy_for_queue
+from mongoq.core.push.push import MAX_TRANSACTION_PUSHES, SEQUENCE, Failures, Shareable, _ids, logger
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.queue_settings import ensure_ready
 from mongoq.core_threads.base.retry import retry_once, retry_until_reply
@@ -46,10 +48,10 @@ from mongoq.core_threads.base.topics import ensure_ready_to_push
 from mongoq.core_threads.base.transaction import ensure_possible
 from mongoq.core_threads.perform import perform, share
 from mongoq.core_threads.push.insert import find_pushed, is_new
-from mongoq.core_threads.push.publish import insert_copies, publish, push_in_order, push_keyed
+from mongoq.core_threads.push.publish import insert_copies, push_in_order, push_keyed
 from mongoq.data.arguments import Duration, Expires, Id, object_id
 from mongoq.data.arguments import expires as checked_expires
-from mongoq.data.envelope import is_same_push, new_id, new_ids
+from mongoq.data.envelope import is_same_push, new_ids
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 
@@ -68,7 +70,7 @@ def _make_ready(
         ensure_possible(context.broker)
     if joined:
         ensure_ready(context, fresh=False)
-    elif not context.is_ready_to_push():
+    elif time.monotonic() >= context.broker.calm_until or not context.is_saved(time.monotonic()):
         ensure_ready_to_push(context)
     if is_ordered and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
@@ -111,7 +113,7 @@ def push(
     item_id = None if id is None else object_id(id)
     joined = session is not None
     _make_ready(context, (draft,), remember, joined=joined)
-    item_id = item_id or new_id()
+    item_id = item_id or ObjectId(new_ids(1)[0])
     if draft.sequence is not None or context.broker.topics.bound.get(context.name):
         _send(Drafts(context, [draft], id is not None, joined), [(item_id.binary, wrapped, 0)])
         return item_id
@@ -244,9 +246,23 @@ def _send(drafts: Drafts, pushes: Sequence[Push], *, in_parts: bool = False) -> 
         keyed = [push for push in pushes if each[push[2]].keyed]
         pushes = [push for push in pushes if not each[push[2]].keyed]
     if pushes and bound:
-        for part in _transactions(pushes, len(bound)) if in_parts else [pushes]:
-            envelope, fresh = drafts.document(part[0], None), [(ObjectId(id), wrapped) for id, wrapped, _ in part]
-            publish(broker, envelope, fresh, bound, id_given=id_given, joined=joined)
+        parts: list[Sequence[Push]] = [] if in_parts else [pushes]
+        if in_parts:  # in transactions of equal options
+            groups: dict[int, list[Push]] = {}
+            for push in pushes:
+                groups.setdefault(push[2], []).append(push)
+            share, most = MAX_COMMAND_BYTES * len(bound) / MAX_TRANSACTION_BYTES, max(MAX_COPIES // len(bound), 1)
+            for same in groups.values():
+                parts += chunks(same, lambda push: int(len(push[1]) * share) + 1, most=most)
+        for part in parts:
+            envelope, at = drafts.document(part[0], None), broker.clock.now()
+            copied = [
+                copy_for_queue(broker, {**envelope, "_id": ObjectId(id)}, wrapped, queue, at)
+                for queue in bound
+                for id, wrapped, _ in part
+            ]
+            size = sum(len(wrapped) for _, wrapped, _ in part) * len(bound)
+            insert_copies(broker, copied, envelope, len(part), size, id_given=id_given, joined=joined)
     elif pushes and joined:
         envelope = drafts.document(pushes[0], None)
         items = [Copy(context.name, ObjectId(push[0]), drafts.encode(push)) for push in pushes]

@@ -86,7 +86,8 @@ class Encoding:
 
     def wrap(self, name: str, value: Any, *, limit: int) -> bytes:
         """Check, encode and measure a value like ``encode``, and return ``{name: value}`` as BSON."""
-        check(value, name)
+        if type(value) not in _UNCHECKED_TYPES:
+            check(value, name)
         try:
             raw = bson.encode({name: value}, codec_options=self.options)
         except UNENCODABLE as error:

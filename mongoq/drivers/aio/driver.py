@@ -1,6 +1,6 @@
 """Driver: runs the operations of a broker on its backend.
 
-The driver's sender sends single commands; brokers and queues inherit the runner, by which all operations are run.
+Its performer lets callers wait for commands; brokers and queues inherit the runner, by which all operations are run.
 """
 
 from __future__ import annotations
@@ -26,21 +26,28 @@ from mongoq.core.command import (
     Interruption,
     Operation,
     ReplyLost,
-    Shared,
     UndoLog,
     begins_transaction,
     hands_over,
 )
 from mongoq.core.state.context import BrokerContext
-from mongoq.drivers import sleep
-from mongoq.drivers.backend import Backend, classify_error, find_primary, parse_raw_reply
+from mongoq.drivers.backend import (
+    STATEMENT_TYPES,
+    Backend,
+    build_raw_command,
+    classify_error,
+    decode,
+    find_primary,
+    limit_stream,
+    parse_raw_reply,
+)
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
 
-# sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
+# sync only: __all__ = ["Runner", "ThreadDriver"]
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -52,59 +59,6 @@ UNDO_SECONDS = 2.0
 """Seconds to give items back when the deadline of the caller is over: the caller waits for it."""
 
 
-class AioSender:
-    """Sends commands to a backend, raw or by the driver's method."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    async def send(self, command: Command[Any]) -> Any:
-        """Send a command and return its reply, not parsed."""
-        if command.resolved and self._backend.is_raw_command(command):
-            return parse_raw_reply(command, await self._backend.call_raw(command))
-        reply = self._backend.call(command)
-        if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
-            reply = await reply
-        if command.method in ("find", "aggregate"):
-            return await reply.to_list(None)  # async only
-            # sync only: return list(reply)
-        return reply
-
-    async def undo_all(self, taken: UndoLog) -> None:
-        """Give back what an operation took, in this order."""
-        for command, reply in taken:
-            await self.undo(command, reply)
-
-    async def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Give back the items that a command took for a failed call; the fence makes a resend safe."""
-        back = command.undo(reply) if command.undo is not None else None
-        if back is None:
-            return
-        error = await self._try_to_send(back)
-        if isinstance(error, PyMongoError) and error.timeout:
-            # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by: this one has its own.
-            sending = self._try_to_send(back, UNDO_SECONDS)  # async only
-            error = await asyncio.create_task(sending, context=Context())  # async only
-            # sync only: error = Context().run(self._try_to_send, back, UNDO_SECONDS)
-        if error is not None:
-            logger.warning("an item that a failed call had taken could not be given back: %r", error)
-
-    async def _try_to_send(self, command: Command[Any], seconds: float | None = None) -> Exception | None:
-        """Send a command, again if its reply is lost; returns the last error, or ``None``."""
-        last: Exception | None = None
-        with nullcontext() if seconds is None else pymongo.timeout(seconds):
-            for _ in range(MAX_SENDS):
-                try:
-                    await self.send(command)
-                except Exception as error:
-                    last = error
-                    if not isinstance(classify_error(error), ReplyLost):
-                        break
-                else:
-                    return None
-        return last
-
-
 class AioDriver:
     """Runs operations, each with what it has taken: items that a command took are given back when the operation fails.
 
@@ -112,6 +66,8 @@ class AioDriver:
 
     Attributes:
         observer: replaces operations; set by an instrumentation.
+        sessions: the sessions of the client.
+        failover: watches the topology as the client sees it.
     """
 
     asynchronous = True  # async only
@@ -122,10 +78,10 @@ class AioDriver:
 
     def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Awaitable[None]]) -> None:
         self._backend = backend
-        self._failover = FailoverNotice(backend, context.clock)
-        self._sender = AioSender(backend)
-        self._performer = AioPerformer(self._sender, self._failover, self.run)
-        sleep.limit_stream(context.registry, backend.client)
+        self.sessions = backend.sessions
+        self.failover = FailoverNotice(backend, context.clock)
+        self._performer = AioPerformer(self)
+        limit_stream(context.registry, backend.client)
         self._context = context
         self._flush = flush
         self._counter_flush: CounterFlush | None = CounterFlush(
@@ -135,6 +91,8 @@ class AioDriver:
     async def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation to its end; driver errors that it did not handle are raised unchanged."""
         self._performer.check_loop()  # async only
+        if self.observer is not None:
+            work = self.observer.operations.get(work, work)
         flusher = self._counter_flush
         if flusher is not None and not flusher.armed:
             flusher.arm()
@@ -159,6 +117,58 @@ class AioDriver:
             if flusher is not None and not flusher.armed:
                 flusher.rearm()
 
+    async def send(self, command: Command[Any]) -> Any:
+        """Send a command, raw or by the driver's method, and return its reply, not parsed."""
+        backend, arguments = self._backend, command.arguments
+        if command.resolved and command.session is None and not backend.serverless:
+            document = build_raw_command(command, backend.targets["collection"].name)
+            if document is not None:
+                options = backend.undecoded if command.target == "bytes" else backend.options
+                reply = await backend.targets["database"].command(document, codec_options=options)
+                return parse_raw_reply(command, reply)
+        if command.method == "bulk_write":
+            statements = [STATEMENT_TYPES[kind](**statement) for kind, statement in arguments["requests"]]
+            arguments = {**arguments, "requests": statements}
+        elif backend.serverless:
+            arguments = decode(arguments, backend.options)
+        if command.session is not None:
+            arguments = {**arguments, "session": command.session}
+        reply = getattr(backend.targets[command.target], command.method)(**arguments)
+        if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
+            reply = await reply
+        if command.method in ("find", "aggregate"):
+            return await reply.to_list(None)  # async only
+            # sync only: return list(reply)
+        return reply
+
+    async def undo_all(self, taken: UndoLog) -> None:
+        """Give back what an operation took, in this order; the fence makes a resend safe."""
+        for command, reply in taken:
+            back = command.undo(reply) if command.undo is not None else None
+            error = None if back is None else await self._try_to_send(back)
+            if isinstance(error, PyMongoError) and error.timeout and back is not None:
+                # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by; this has its own.
+                sending = self._try_to_send(back, UNDO_SECONDS)  # async only
+                error = await asyncio.create_task(sending, context=Context())  # async only
+                # sync only: error = Context().run(self._try_to_send, back, UNDO_SECONDS)
+            if error is not None:
+                logger.warning("an item that a failed call had taken could not be given back: %r", error)
+
+    async def _try_to_send(self, command: Command[Any], seconds: float | None = None) -> Exception | None:
+        """Send a command, again if its reply is lost; returns the last error, or ``None``."""
+        last: Exception | None = None
+        with nullcontext() if seconds is None else pymongo.timeout(seconds):
+            for _ in range(MAX_SENDS):
+                try:
+                    await self.send(command)
+                except Exception as error:
+                    last = error
+                    if not isinstance(classify_error(error), ReplyLost):
+                        break
+                else:
+                    return None
+        return last
+
     async def run_within(
         self, seconds: float, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs
     ) -> T:
@@ -178,10 +188,6 @@ class AioDriver:
         # sync only: return self.run(work, *args, **options)
 
     @property
-    def sessions(self) -> Sessions:
-        return self._backend.sessions
-
-    @property
     def primary(self) -> tuple[str, int | None] | None:
         """Host and port of the primary as the client last saw it; ``None`` without one, and for mongomock."""
         client = self._backend.client
@@ -195,7 +201,7 @@ class AioDriver:
     @property
     def last_outage(self) -> tuple[float, str] | None:
         """Monotonic time and type of the latest error by which no server answered."""
-        return self._failover.last_outage
+        return self.failover.last_outage
 
     def start_later(
         self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
@@ -245,17 +251,14 @@ class AsyncRunner(Generic[C]):
 
     async def _run(self, work: Callable[Concatenate[C, P], Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation of the core with this context as its first argument, and return its result."""
-        observer = self._driver.observer
-        if observer is not None:
-            work = observer.operations.get(work, work)
         return await self._driver.run(work, self._context, *args, **options)
 
     async def _run_given(self, work: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation of which the context, if any, is given."""
-        return await self._driver.run(self._observed(work), *args, **options)
+        return await self._driver.run(work, *args, **options)
 
     def _observed(self, work: F) -> F:
-        """Return an operation, or its replacement by the observer: for those that ``_run`` does not make."""
+        """Return an operation, or its replacement by the observer: for a part of another operation."""
         observer = self._driver.observer
         return work if observer is None else observer.operations.get(work, work)  # type: ignore[return-value]
 

@@ -1,7 +1,7 @@
 # Generated from mongoq/drivers/aio/driver.py by scripts/unasync.py. Do not edit.
 """Driver: runs the operations of a broker on its backend.
 
-The driver's sender sends single commands; brokers and queues inherit the runner, by which all operations are run.
+Its performer lets callers wait for commands; brokers and queues inherit the runner, by which all operations are run.
 """
 
 from __future__ import annotations
@@ -23,22 +23,29 @@ from mongoq.core.command import (
     Interruption,
     Operation,
     ReplyLost,
-    Shared,
     UndoLog,
     begins_transaction,
     hands_over,
 )
 from mongoq.core.state.context import BrokerContext
 from mongoq.core_threads.base.find import close_cursor
-from mongoq.drivers import sleep
-from mongoq.drivers.backend import Backend, classify_error, find_primary, parse_raw_reply
+from mongoq.drivers.backend import (
+    STATEMENT_TYPES,
+    Backend,
+    build_raw_command,
+    classify_error,
+    decode,
+    find_primary,
+    limit_stream,
+    parse_raw_reply,
+)
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
 
-__all__ = ["Runner", "ThreadDriver", "ThreadSender"]
+__all__ = ["Runner", "ThreadDriver"]
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -50,54 +57,6 @@ UNDO_SECONDS = 2.0
 """Seconds to give items back when the deadline of the caller is over: the caller waits for it."""
 
 
-class ThreadSender:
-    """Sends commands to a backend, raw or by the driver's method."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def send(self, command: Command[Any]) -> Any:
-        """Send a command and return its reply, not parsed."""
-        if command.resolved and self._backend.is_raw_command(command):
-            return parse_raw_reply(command, self._backend.call_raw(command))
-        reply = self._backend.call(command)
-        if command.method in ("find", "aggregate"):
-            return list(reply)
-        return reply
-
-    def undo_all(self, taken: UndoLog) -> None:
-        """Give back what an operation took, in this order."""
-        for command, reply in taken:
-            self.undo(command, reply)
-
-    def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Give back the items that a command took for a failed call; the fence makes a resend safe."""
-        back = command.undo(reply) if command.undo is not None else None
-        if back is None:
-            return
-        error = self._try_to_send(back)
-        if isinstance(error, PyMongoError) and error.timeout:
-            # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by: this one has its own.
-            error = Context().run(self._try_to_send, back, UNDO_SECONDS)
-        if error is not None:
-            logger.warning("an item that a failed call had taken could not be given back: %r", error)
-
-    def _try_to_send(self, command: Command[Any], seconds: float | None = None) -> Exception | None:
-        """Send a command, again if its reply is lost; returns the last error, or ``None``."""
-        last: Exception | None = None
-        with nullcontext() if seconds is None else pymongo.timeout(seconds):
-            for _ in range(MAX_SENDS):
-                try:
-                    self.send(command)
-                except Exception as error:
-                    last = error
-                    if not isinstance(classify_error(error), ReplyLost):
-                        break
-                else:
-                    return None
-        return last
-
-
 class ThreadDriver:
     """Runs operations, each with what it has taken: items that a command took are given back when the operation fails.
 
@@ -105,6 +64,8 @@ class ThreadDriver:
 
     Attributes:
         observer: replaces operations; set by an instrumentation.
+        sessions: the sessions of the client.
+        failover: watches the topology as the client sees it.
     """
 
     asynchronous = False
@@ -113,10 +74,10 @@ class ThreadDriver:
 
     def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], None]) -> None:
         self._backend = backend
-        self._failover = FailoverNotice(backend, context.clock)
-        self._sender = ThreadSender(backend)
-        self._performer = ThreadPerformer(self._sender, self._failover, self.run)
-        sleep.limit_stream(context.registry, backend.client)
+        self.sessions = backend.sessions
+        self.failover = FailoverNotice(backend, context.clock)
+        self._performer = ThreadPerformer(self)
+        limit_stream(context.registry, backend.client)
         self._context = context
         self._flush = flush
         self._counter_flush: CounterFlush | None = CounterFlush(
@@ -125,6 +86,8 @@ class ThreadDriver:
 
     def run(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation to its end; driver errors that it did not handle are raised unchanged."""
+        if self.observer is not None:
+            work = self.observer.operations.get(work, work)
         flusher = self._counter_flush
         if flusher is not None and not flusher.armed:
             flusher.arm()
@@ -146,6 +109,53 @@ class ThreadDriver:
             if flusher is not None and not flusher.armed:
                 flusher.rearm()
 
+    def send(self, command: Command[Any]) -> Any:
+        """Send a command, raw or by the driver's method, and return its reply, not parsed."""
+        backend, arguments = self._backend, command.arguments
+        if command.resolved and command.session is None and not backend.serverless:
+            document = build_raw_command(command, backend.targets["collection"].name)
+            if document is not None:
+                options = backend.undecoded if command.target == "bytes" else backend.options
+                reply = backend.targets["database"].command(document, codec_options=options)
+                return parse_raw_reply(command, reply)
+        if command.method == "bulk_write":
+            statements = [STATEMENT_TYPES[kind](**statement) for kind, statement in arguments["requests"]]
+            arguments = {**arguments, "requests": statements}
+        elif backend.serverless:
+            arguments = decode(arguments, backend.options)
+        if command.session is not None:
+            arguments = {**arguments, "session": command.session}
+        reply = getattr(backend.targets[command.target], command.method)(**arguments)
+        if command.method in ("find", "aggregate"):
+            return list(reply)
+        return reply
+
+    def undo_all(self, taken: UndoLog) -> None:
+        """Give back what an operation took, in this order; the fence makes a resend safe."""
+        for command, reply in taken:
+            back = command.undo(reply) if command.undo is not None else None
+            error = None if back is None else self._try_to_send(back)
+            if isinstance(error, PyMongoError) and error.timeout and back is not None:
+                # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by; this has its own.
+                error = Context().run(self._try_to_send, back, UNDO_SECONDS)
+            if error is not None:
+                logger.warning("an item that a failed call had taken could not be given back: %r", error)
+
+    def _try_to_send(self, command: Command[Any], seconds: float | None = None) -> Exception | None:
+        """Send a command, again if its reply is lost; returns the last error, or ``None``."""
+        last: Exception | None = None
+        with nullcontext() if seconds is None else pymongo.timeout(seconds):
+            for _ in range(MAX_SENDS):
+                try:
+                    self.send(command)
+                except Exception as error:
+                    last = error
+                    if not isinstance(classify_error(error), ReplyLost):
+                        break
+                else:
+                    return None
+        return last
+
     def run_within(self, seconds: float, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
@@ -158,10 +168,6 @@ class ThreadDriver:
     def run_shielded(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run a whole operation to its end, even if the caller is cancelled."""
         return self.run(work, *args, **options)
-
-    @property
-    def sessions(self) -> Sessions:
-        return self._backend.sessions
 
     @property
     def primary(self) -> tuple[str, int | None] | None:
@@ -177,7 +183,7 @@ class ThreadDriver:
     @property
     def last_outage(self) -> tuple[float, str] | None:
         """Monotonic time and type of the latest error by which no server answered."""
-        return self._failover.last_outage
+        return self.failover.last_outage
 
     def start_later(self, seconds: float, work: Callable[[], None], done: Callable[[], None]) -> Callable[[], None]:
         """Start work after some seconds, and call ``done`` at its end; returns a function that cancels it."""
@@ -224,17 +230,14 @@ class Runner(Generic[C]):
 
     def _run(self, work: Callable[Concatenate[C, P], T], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation of the core with this context as its first argument, and return its result."""
-        observer = self._driver.observer
-        if observer is not None:
-            work = observer.operations.get(work, work)
         return self._driver.run(work, self._context, *args, **options)
 
     def _run_given(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run an operation of which the context, if any, is given."""
-        return self._driver.run(self._observed(work), *args, **options)
+        return self._driver.run(work, *args, **options)
 
     def _observed(self, work: F) -> F:
-        """Return an operation, or its replacement by the observer: for those that ``_run`` does not make."""
+        """Return an operation, or its replacement by the observer: for a part of another operation."""
         observer = self._driver.observer
         return work if observer is None else observer.operations.get(work, work)  # type: ignore[return-value]
 
