@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
@@ -19,9 +19,8 @@ from mongoq.core.settle.by_token import ExtendedItems
 from mongoq.data.arguments import duration
 from mongoq.data.item import Item, id_key, reservation_key
 from mongoq.data.outcomes import Failed, Later, Release, ResolvedOutcome
-from mongoq.worker.circuit_breaker import CircuitBreaker
+from mongoq.data.policy import RetryPolicy
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
 
 
 class SettledCounts:
@@ -59,6 +58,10 @@ EXTENSION_EARLY_SHARE = 5 / 6
 """Share that is left when a lease is extended along with due ones, to save a command."""
 MAX_UNSETTLED = 2_000
 """Unsettled items (waiting or in a settle command) above which claims pause: the server is slower than the handler."""
+MAX_TRY_PAUSE_SECONDS = 30.0
+"""Longest pause between two tries, in seconds: the remote system may be back."""
+MAX_REMEMBERED = 1_000
+"""Failed items that a circuit breaker remembers: with so many, another one comes in any case."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +82,91 @@ class Lease:
 
     def extend_to(self, until: datetime) -> None:
         self.until, self.is_extended = until, True
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class HandlerCall:
+    """One call of a handler.
+
+    Attributes:
+        items: items of the call; one, unless the consumer takes batches.
+        started: start time on the monotonic clock.
+        context: context that the handler runs in; set right before the call.
+        where: thread id or task that runs the handler; set by the executor.
+        job: job passed to the handler; ``None`` if the handler takes none.
+        lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
+        pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
+        abandoned: True after the worker has released the items and no longer waits for the call.
+        reports: number of log lines about the time that it takes.
+        timed_out: True after ``max_time`` when the consumer gives such calls up; their leases are not extended.
+    """
+
+    items: list[Item[Any]]
+    started: float
+    context: Any = None
+    where: Any = None
+    job: Any = None
+    lost: set[Any] = field(default_factory=set)
+    pops: bool = False
+    abandoned: bool = False
+    reports: int = 0
+    timed_out: bool = False
+
+    @property
+    def outcomes(self) -> list[ResolvedOutcome] | None:
+        """Outcomes that were found inside of hooks; ``None`` if there are none."""
+        return None if self.job is None else self.job._outcomes
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+
+class CircuitBreaker:
+    """Circuit breaker of a consumer with ``probe``: while it is open, one item at a time is tried.
+
+    It opens when two different items have failed, with no success between: the items are not at fault then.
+
+    One item that fails again and again is at fault itself, and opens nothing.
+
+    Attributes:
+        is_open: True from such a failure to the next success.
+    """
+
+    def __init__(self, retry: RetryPolicy) -> None:
+        self._retry = retry
+        self._failed = Counter[Any]()
+        self._tries = 0
+        self._resume_at = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        return len(self._failed) > 1
+
+    def record_failure(self, key: Any, now: float) -> float | None:
+        """Record a failure of an item; returns ``None`` if it counts as an attempt.
+
+        If not, returns for how many seconds at least the item has to wait, so that others are tried before it: without
+        that, items of a higher priority that fail every time would be the only ones.
+        """
+        if key in self._failed or len(self._failed) < MAX_REMEMBERED:
+            self._failed[key] += 1
+        if not self.is_open:
+            return None
+        self._tries += 1
+        pause = min(self._retry.delay(self._tries).total_seconds(), MAX_TRY_PAUSE_SECONDS)
+        self._resume_at = now + pause
+        return pause * min(self._failed[key], len(self._failed))
+
+    def record_success(self) -> None:
+        """Close the circuit."""
+        self._failed.clear()
+        self._tries = 0
+
+    def pause(self, now: float) -> float:
+        """Return the seconds until the next item may be tried."""
+        return max(0.0, self._resume_at - now) if self.is_open else 0.0
 
 
 class Backlog:

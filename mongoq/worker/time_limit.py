@@ -22,10 +22,9 @@ from typing import Any
 from mongoq.data.encoding.extended_json import duration_text
 from mongoq.data.item import Item
 from mongoq.data.log_fields import log_fields
-from mongoq.worker.backlog import Backlog
+from mongoq.worker.backlog import Backlog, HandlerCall
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.handler_call import HandlerCall
 
 logger = logging.getLogger("mongoq.worker")
 

@@ -24,7 +24,7 @@ from mongoq.worker.aio.settler import AsyncSettler
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
-from mongoq.worker.executor_aio import AioExecutor
+from mongoq.worker.executor import AioExecutor
 from mongoq.worker.time_limit import TimeLimit
 
 MAX_CLAIM = 1_000

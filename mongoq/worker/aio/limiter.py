@@ -34,9 +34,8 @@ from mongoq.data.clock import VirtualClock, milliseconds, time_of
 from mongoq.data.item import Item, id_key
 from mongoq.data.outcomes import Release, ResolvedOutcome
 from mongoq.data.rate import Pace, Slot, Slots
-from mongoq.worker.backlog import Backlog
+from mongoq.worker.backlog import Backlog, HandlerCall
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
 
 T = TypeVar("T")
 Refuse = Callable[[Item[Any], Exception], Any]

@@ -14,7 +14,7 @@ from mongoq.data.encoding.error_text import printable
 from mongoq.data.log_fields import log_fields
 from mongoq.errors import ArgumentInvalid
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.executor_aio import AioExecutor
+from mongoq.worker.executor import AioExecutor
 from mongoq.worker.failure_log import exc_info_of
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader

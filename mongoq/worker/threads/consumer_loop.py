@@ -23,7 +23,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
-from mongoq.worker.executor_threads import ThreadExecutor
+from mongoq.worker.executor import ThreadExecutor
 from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.limiter import Limiter
 from mongoq.worker.threads.settler import Settler

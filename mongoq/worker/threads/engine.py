@@ -22,24 +22,25 @@ from mongoq.core_threads.base.bootstrap import ensure_transactional, hello
 from mongoq.core_threads.claim.worker_claims import check_on_server
 from mongoq.core_threads.coordination import heartbeats
 from mongoq.core_threads.coordination.repairs import repair_in_turn
+from mongoq.core_threads.coordination.schedules import check_own_schedules, note_own_schedules
 from mongoq.core_threads.settle.by_token import extend_leases, record_timeout
 from mongoq.core_threads.wait.wait import is_drained
 from mongoq.data.health import Health
 from mongoq.data.item import id_key
 from mongoq.data.log_fields import log_fields
 from mongoq.data.process import dice
+from mongoq.data.schedule.definition import Definition
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped, TransactionsUnavailable
 from mongoq.worker.backlog import EXTENSION_DUE_SHARE
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.executor_threads import ThreadExecutor
+from mongoq.worker.executor import ThreadExecutor
 from mongoq.worker.failure_log import error_line
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.consumer_loop import ConsumerLoop
 from mongoq.worker.threads.source_runner import SourceRunner
-from mongoq.worker.threads.ticker import SchedulePlan, Ticker
 from mongoq.worker.time_limit import Watchdog
 
 logger = logging.getLogger("mongoq.worker")
@@ -66,6 +67,12 @@ HEARTBEAT_WAIT_SECONDS = 5.0
 PERMIT_CHECK_SECONDS = 0.1
 """Seconds between two checks of permits: whether they can be given back."""
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
+LOOK_SECONDS = 5.0
+"""Longest time between two looks for due schedules, in seconds: another process may define one, or change it."""
+MIN_LOOK_SECONDS = 0.005
+"""Shortest time between two looks, in seconds."""
+NOTE_SECONDS = 600.0
+"""Seconds after which a worker notes again which schedules it has in its code."""
 EMPTY_POLL_SECONDS = 0.02, 0.5
 """Seconds between two checks for empty queues, at first and at most."""
 
@@ -110,7 +117,7 @@ class Engine:
         grace: timedelta,
         heartbeat: timedelta,
         sources: Sequence[SourcePlan] = (),
-        schedules: Sequence[SchedulePlan] = (),
+        schedules: Sequence[tuple[Definition, Any]] = (),
         run: ObjectId | None = None,
         log_errors: LogErrors = "message",
     ) -> None:
@@ -122,7 +129,8 @@ class Engine:
         self.loops = [ConsumerLoop(each, coordinator, executor) for each in consumers]
         coordinator.loops = self.loops
         self.source_runners = [SourceRunner(source, broker, coordinator, executor) for source in sources]
-        self._ticker = Ticker(broker, schedules)
+        self._undefined = list(schedules)  # with their queues
+        self._noted_at = self._checked_at = float("-inf")
         self._signals = 0
         self._prepared = self._consuming = False
         self._heard_at, self._started = 0.0, LAST_MOMENT  # set when the work begins
@@ -267,7 +275,7 @@ class Engine:
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._start("keep timeouts", self._time_out, self._check_interval)
         self._start("take heartbeats", self._send_heartbeat, self._heartbeat.total_seconds())
-        self._start("tick schedules", self._ticker.tick, TICK_SECONDS)
+        self._start("tick schedules", self._tick_schedules, TICK_SECONDS)
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
         try:
@@ -489,6 +497,32 @@ class Engine:
                 text = "queue %r: %d items of sequences go on, or wait again, after changes by another program"
                 self._coordinator.log(logging.WARNING, text, name, number, queue=name)
         return REPAIR_INTERVAL.total_seconds() * dice.uniform(0.8, 1.0)
+
+    def _tick_schedules(self) -> float:
+        """Define the schedules of the worker, make the ticks of all that are due; returns the seconds to the next look.
+
+        Each worker does so, and none is the leader. One ``find`` looks for schedules that are due within five seconds.
+        It is sent every five seconds, and at each tick. Another one reads, every five seconds, whether the schedules
+        of this process's code were changed or removed.
+        """
+        while self._undefined:
+            definition, queue = self._undefined[0]
+            self._broker._define_schedule(definition, queue._context)
+            del self._undefined[0]
+        _, following = self._broker._make_due_ticks(timedelta(seconds=LOOK_SECONDS))
+        now = time.monotonic()
+        if now >= self._noted_at + NOTE_SECONDS:
+            self._broker._run(note_own_schedules)
+            self._noted_at = now
+        if now >= self._checked_at + LOOK_SECONDS:
+            self._broker._run(check_own_schedules)
+            self._checked_at = now  # only now: after an error they are looked at again
+        # By chance, so that many workers do not look together. A schedule that cannot tick here is no reason to hurry.
+        longest = LOOK_SECONDS * dice.uniform(0.8, 1.0)
+        if following is None:
+            return longest
+        wait: float = (following - self._now()).total_seconds()
+        return min(max(wait, MIN_LOOK_SECONDS), longest)
 
     # --- until the queues are empty --------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from mongoq.data.encoding.error_text import printable
 from mongoq.data.log_fields import log_fields
 from mongoq.errors import ArgumentInvalid
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.executor_threads import ThreadExecutor
+from mongoq.worker.executor import ThreadExecutor
 from mongoq.worker.failure_log import exc_info_of
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader

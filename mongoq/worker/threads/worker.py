@@ -12,7 +12,7 @@ from mongoq.data.arguments import Duration, duration
 from mongoq.data.health import Health
 from mongoq.data.policy import RetryPolicy
 from mongoq.data.process import Local
-from mongoq.data.schedule.definition import Tick, define, function_name
+from mongoq.data.schedule.definition import Definition, Tick, define, function_name
 from mongoq.data.schedule.timetable import Missed
 from mongoq.data.settings import (
     DEFAULT,
@@ -32,16 +32,17 @@ from mongoq.worker.consumer import (
     Consumer,
     ConsumerOptions,
     Handler,
+    Hook,
     LogErrors,
     OnTimeout,
+    add_hooks,
     any_handler,
+    check_hook,
     check_log_errors,
     consumer,
 )
-from mongoq.worker.hooks import Hook, add_hooks, check_hook
 from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
-from mongoq.worker.threads.ticker import SchedulePlan
 
 H = TypeVar("H", bound=Handler)
 K = TypeVar("K", bound=Hook)
@@ -107,7 +108,7 @@ class Worker(Local):
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
         self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
-        self._schedules: dict[str, SchedulePlan] = {}
+        self._schedules: dict[str, tuple[Definition, Queue[Any]]] = {}
         self._hooks: list[Hook] = []
         self._log_errors = check_log_errors(log_errors)
         self._engine: Engine | None = None
@@ -276,7 +277,7 @@ class Worker(Local):
         def add(handler: H) -> H:
             register(handler)
             own = replace(definition, function=function_name(handler))
-            self._add_schedule(SchedulePlan(own, handle))
+            self._add_schedule(own, handle)
             return handler
 
         return add
@@ -347,9 +348,9 @@ class Worker(Local):
             raise ArgumentInvalid("queue", f"{consumer.name!r} has a consumer in this worker already")
         self._consumers[consumer.name] = consumer
 
-    def _add_schedule(self, plan: SchedulePlan) -> None:
+    def _add_schedule(self, definition: Definition, queue: Queue[Any]) -> None:
         """Keep a schedule, to define it when the worker starts."""
-        self._schedules[plan.definition.name] = plan
+        self._schedules[definition.name] = definition, queue
 
     def run(self, *, drain: bool = False, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or ``stop``, then end in good order.
