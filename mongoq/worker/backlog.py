@@ -80,9 +80,6 @@ class Lease:
     until: datetime
     is_extended: bool = False
 
-    def extend_to(self, until: datetime) -> None:
-        self.until, self.is_extended = until, True
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class HandlerCall:
@@ -269,7 +266,14 @@ class Backlog:
             if self.is_limited:
                 wanted = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
             else:
-                self._adjust_prefetch(now)
+                if self._consumer.prefetch is None:  # follow how long the items of the last claim have waited
+                    age = now - self._claimed_at
+                    lasted = self._empty_at - self._claimed_at if self._empty_at >= self._claimed_at else age
+                    if not waiting and self._is_full and lasted < self._fast_seconds:
+                        self._prefetch = max(min(self._prefetch * GROWTH_FACTOR, MAX_PREFETCH), self._size)
+                        self._is_full = False
+                    elif waiting and age > SLOW_SECONDS:
+                        self._prefetch, self._claimed_at = max(self._prefetch // 2, self._size), now
                 wanted = self._count_wanted()
                 if wanted * 2 < self._prefetch:
                     return 0  # until half of it is missing: a few large claims cost less than many small ones
@@ -277,18 +281,6 @@ class Backlog:
             if most is not None and self._expected_bytes:
                 wanted = min(wanted, max((most - self._bytes) // self._expected_bytes, 0 if self._bytes else 1))
             return max(wanted, 0)
-
-    def _adjust_prefetch(self, now: float) -> None:
-        """Adjust the number of items that should wait for a run, by how long those of the last claim waited."""
-        if self._consumer.prefetch is not None:
-            return
-        age = now - self._claimed_at
-        lasted = self._empty_at - self._claimed_at if self._empty_at >= self._claimed_at else age
-        if not self._waiting and self._is_full and lasted < self._fast_seconds:
-            self._prefetch = max(min(self._prefetch * GROWTH_FACTOR, MAX_PREFETCH), self._size)
-            self._is_full = False
-        elif self._waiting and age > SLOW_SECONDS:
-            self._prefetch, self._claimed_at = max(self._prefetch // 2, self._size), now
 
     def room_left(self, n: int) -> int:
         """Return how many of ``n`` items a claim that has waited may still take: others may have been handed over."""
@@ -342,7 +334,14 @@ class Backlog:
         """
         with self._lock:
             now, full = time.monotonic(), len(items) >= asked
-            fitting = self._count_fitting(items)
+            sizes, most, fitting = [item._size for item in items], self._consumer.prefetch_bytes, len(items)
+            # Halved with each claim, not replaced: a few large items among many small ones stay remembered for a while.
+            self._expected_bytes = max(max(sizes, default=0), self._expected_bytes // 2)
+            if most is not None and self._bytes + sum(sizes) > most:
+                fitting, total = 0, self._bytes
+                while fitting < len(sizes) and (total + sizes[fitting] <= most or total == 0):
+                    total += sizes[fitting]
+                    fitting += 1
             if self._breaker is not None and self._breaker.is_open:  # maybe only since the claim began
                 fitting = min(fitting, int(not self._held and not self._breaker.pause(now)))
             if self.closed or back or self.is_stuck:
@@ -355,19 +354,6 @@ class Backlog:
                 self._release(items[fitting:])
                 self.settle_event.set()
             return -(-len(self._waiting) // self._max_call)
-
-    def _count_fitting(self, items: Sequence[Item[Any]]) -> int:
-        """Return how many of the claimed items to keep within the limit of bytes, and update the expected size."""
-        sizes, most = [item._size for item in items], self._consumer.prefetch_bytes
-        # Halved with each claim, not replaced: a few large items among many small ones stay remembered for some claims.
-        self._expected_bytes = max(max(sizes, default=0), self._expected_bytes // 2)
-        if most is None or self._bytes + sum(sizes) <= most:
-            return len(items)
-        number, total = 0, self._bytes
-        while number < len(sizes) and (total + sizes[number] <= most or total == 0):
-            total += sizes[number]
-            number += 1
-        return number
 
     def _hold(self, items: Iterable[Item[Any]], length: timedelta) -> None:
         """Hold claimed items, those under one token under one lease."""
@@ -494,9 +480,7 @@ class Backlog:
             outcomes = []
             for item, outcome in first.values():
                 _, lease = self._held.get(reservation_key(item), (None, None))
-                outcomes.append(
-                    (item if lease is None or not lease.is_extended else item.held_until(lease.until), outcome)
-                )
+                outcomes.append((item.held_until(lease.until) if lease and lease.is_extended else item, outcome))
             return outcomes
 
     def restore(self, outcomes: Iterable[ItemOutcome]) -> None:

@@ -172,7 +172,20 @@ class ItemRunner:
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
         if cancelled or not run.timed_out:
             outcomes = backlog.judge(run, outcomes)
-            self._report(run, outcomes)
+            previous: object = None
+            for item, outcome in () if run.abandoned else zip(items, outcomes, strict=True):
+                if run.lost and id_key(item.id) in run.lost:
+                    continue  # the result of a lost item is ignored
+                if isinstance(outcome, Failed):
+                    traced = outcome.error is not previous  # each error with its traceback once
+                    self._coordinator.report_failure(consumer, item, outcome, traced=traced, duration=run.seconds)
+                    previous = outcome.error
+                elif isinstance(outcome, Dead):
+                    is_hidden = self._coordinator.log_errors == "type"
+                    reason = "Dead" if is_hidden else text_line(outcome.reason or "no reason given")
+                    words = item.id, consumer.title, item.attempts, reason, consumer.context.settings.dead
+                    text = "item %s of %s was declared dead in run %d: %s; it goes to queue %r"
+                    self._warn(text, *words, item=item, duration=run.seconds)
         if backlog.finish(run, outcomes):
             lost = [item for item in items if id_key(item.id) in run.lost] if run.lost else []
             if unsettled := [item for item in lost if not backlog.is_settled_by_handler(item)]:
@@ -274,24 +287,6 @@ class ItemRunner:
         [outcome] = released or [consumer.resolver.failure(consumer, item, invalid)]
         self._backlog.refuse([(item, outcome)], consumer.lease_length)
         self._coordinator.report_failure(consumer, item, outcome)
-
-    def _report(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> None:
-        """Log failures, each error with its traceback once, and stop the consumer after a failure for good."""
-        consumer, coordinator = self._consumer, self._coordinator
-        previous: object = None
-        for item, outcome in zip(run.items, outcomes, strict=True):
-            if run.abandoned or (run.lost and id_key(item.id) in run.lost):
-                continue  # the result of a lost item is ignored
-            if isinstance(outcome, Failed):
-                traced = outcome.error is not previous
-                coordinator.report_failure(consumer, item, outcome, traced=traced, duration=run.seconds)
-                previous = outcome.error
-            elif isinstance(outcome, Dead):
-                is_hidden = coordinator.log_errors == "type"
-                reason = "Dead" if is_hidden else text_line(outcome.reason or "no reason given")
-                words = item.id, consumer.title, item.attempts, reason, consumer.context.settings.dead
-                text = "item %s of %s was declared dead in run %d: %s; it goes to queue %r"
-                self._warn(text, *words, item=item, duration=run.seconds)
 
     def _warn(self, text: str, *words: object, item: Item[Any], duration: float | None = None) -> None:
         self._coordinator.log(logging.WARNING, text, *words, item=item, duration=duration)
