@@ -197,6 +197,17 @@ def consumer(
         raise ArgumentInvalid("on_timeout", f"{label_of(handler)} is a plain function, and {hint}")
     if rate_key is not None and batch is not None:
         raise ArgumentInvalid("rate_key", "the items of a batch start together; give batch= or rate_key=, not both")
+    success = (success_on,) if isinstance(success_on, type) else success_on
+    if not isinstance(success, tuple | list | set | frozenset):
+        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(success_on).__name__}")
+    for kind in success:
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise ArgumentInvalid("success_on", f"exception classes, not {kind!r}")
+    named: Any = handler
+    while isinstance(named, partial):
+        named = named.func
+    named = named if getattr(named, "__qualname__", None) else type(named)
+    module = getattr(named, "__module__", None) or "builtins"  # str.upper has none
     return Consumer(
         queue=queue,
         handler=handler,
@@ -206,14 +217,14 @@ def consumer(
         prefetch=None if prefetch is None else check_range(prefetch, "prefetch", 0, MAX_ITEMS),
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
-        success_on=_exceptions(success_on),
+        success_on=tuple(success),
         max_time=limit,
         batch=None if batch is None else check_range(batch, "batch", 1, MAX_ITEMS),
         probe=probe,
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
         rate_key=check_rate_key(rate_key),
-        handler_name=_full_name(handler),
+        handler_name=f"{module}.{named.__qualname__}",
     )
 
 
@@ -239,16 +250,6 @@ def check_range(value: Any, argument: str, least: int, most: int) -> int:
     return number
 
 
-def _exceptions(value: Any) -> tuple[type[BaseException], ...]:
-    kinds = (value,) if isinstance(value, type) else value
-    if not isinstance(kinds, tuple | list | set | frozenset):
-        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(value).__name__}")
-    for kind in kinds:
-        if not isinstance(kind, type) or not issubclass(kind, BaseException):
-            raise ArgumentInvalid("success_on", f"exception classes, not {kind!r}")
-    return tuple(kinds)
-
-
 def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
     """Check a handler; returns whether it is a coroutine function, and whether it takes the job."""
     if not callable(handler):
@@ -263,16 +264,11 @@ def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
         raise ArgumentInvalid("handler", f"{label_of(handler)} is a coroutine function; {hint}")
     expected = f"{label_of(handler)} is to take (payload) or (payload, job), and nothing else"
     with_job = takes_job(handler, 1, expected=expected)
-    _warn_of_other_names(handler, with_job=with_job)
-    return asynchronous, with_job
-
-
-def _warn_of_other_names(handler: Callable[..., Any], *, with_job: bool) -> None:
-    """Log a handler whose arguments look as if it expects others: ``h(job)``, or ``h(sku, quantity)``."""
+    # Arguments may look as if the handler expects others: ``h(job)``, or ``h(sku, quantity)``.
     try:
         first, *others = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # no signature, or only *args
-        return
+        return asynchronous, with_job
     if first.name == "job" and first.annotation is first.empty:
         text = "handler %s gets the payload as its argument 'job'; the job is a second argument: (payload, job)"
         logger.warning(text, label_of(handler))
@@ -280,6 +276,7 @@ def _warn_of_other_names(handler: Callable[..., Any], *, with_job: bool) -> None
     if second and second.name.strip("_") not in ("", "job") and second.annotation is second.empty:
         text = "handler %s gets the job as its argument %r; call it job, or take the payload as one argument"
         logger.warning(text, label_of(handler), second.name)
+    return asynchronous, with_job
 
 
 def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> bool:
@@ -300,14 +297,6 @@ def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> boo
         raise ArgumentInvalid("handler", expected)
     # An optional further argument is the job only if its name is job.
     return required == number + 1 or (len(by_place) > number and by_place[number].name == "job")
-
-
-def _full_name(handler: Any) -> str:
-    while isinstance(handler, partial):
-        handler = handler.func
-    named = handler if getattr(handler, "__qualname__", None) else type(handler)
-    module = getattr(named, "__module__", None) or "builtins"  # str.upper has none
-    return f"{module}.{named.__qualname__}"
 
 
 def label_of(handler: Any) -> str:

@@ -200,7 +200,12 @@ class AsyncWorker(Local):
         consumer(handle, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
 
         def register(handler: H) -> H:
-            self._add(consumer(handle, handler, **options))
+            added = consumer(handle, handler, **options)
+            if self._engine is not None:
+                raise ArgumentInvalid("queue", f"{added.name!r} comes too late: the worker runs already")
+            if added.name in self._consumers:
+                raise ArgumentInvalid("queue", f"{added.name!r} has a consumer in this worker already")
+            self._consumers[added.name] = added
             return handler
 
         return register
@@ -341,13 +346,6 @@ class AsyncWorker(Local):
             own |= check_options(handle.name, lease=lease, max_retries=max_retries)
         options = replace(options, given={**options.given, **own})
         return handle._with(options=options, overriding=overriding, settings_from=self._settings_from)
-
-    def _add(self, consumer: Consumer) -> None:
-        if self._engine is not None:
-            raise ArgumentInvalid("queue", f"{consumer.name!r} comes too late: the worker runs already")
-        if consumer.name in self._consumers:
-            raise ArgumentInvalid("queue", f"{consumer.name!r} has a consumer in this worker already")
-        self._consumers[consumer.name] = consumer
 
     def _add_schedule(self, definition: Definition, queue: AsyncQueue[Any]) -> None:
         """Keep a schedule, to define it when the worker starts."""

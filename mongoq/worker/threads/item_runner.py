@@ -187,11 +187,12 @@ class ItemRunner:
                     text = "item %s of %s was declared dead in run %d: %s; it goes to queue %r"
                     self._warn(text, *words, item=item, duration=run.seconds)
         if backlog.finish(run, outcomes):
-            lost = [item for item in items if id_key(item.id) in run.lost] if run.lost else []
-            if unsettled := [item for item in lost if not backlog.is_settled_by_handler(item)]:
-                text, item = "a run of %s ended after its item %s was lost; ignored", unsettled[0]
-                self._warn(text, consumer.title, item.id, item=item, duration=run.seconds)
-            backlog.forget_settled(lost)
+            if run.lost:
+                lost = [item for item in items if id_key(item.id) in run.lost]
+                if unsettled := [item for item in lost if not backlog.is_settled_by_handler(item)]:
+                    text, item = "a run of %s ended after its item %s was lost; ignored", unsettled[0]
+                    self._warn(text, consumer.title, item.id, item=item, duration=run.seconds)
+                backlog.forget_settled(lost)
         elif cancelled and not run.abandoned:  # settled at once, instead of being left until the leases end
             kept = [entry for entry in zip(items, outcomes, strict=True) if id_key(entry[0].id) not in run.lost]
             backlog.refuse(kept, consumer.lease_length)
