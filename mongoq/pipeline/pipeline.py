@@ -20,8 +20,7 @@ from mongoq.pipeline.recipe import graph_of
 from mongoq.pipeline.render import Difference, description, differences, mermaid
 from mongoq.pipeline.run.run import AsyncRun, Progress, Run, StartingAsync, show_progress, show_progress_async
 from mongoq.sync import Broker
-from mongoq.worker.consumer import LogErrors
-from mongoq.worker.hooks import Hook, check_hook
+from mongoq.worker.consumer import Hook, LogErrors, check_hook
 from mongoq.worker.signals import check_signals, stop_on_signals
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from mongoq.data.arguments import Duration, duration, queue_name
 from mongoq.data.clock import VirtualClock
 from mongoq.data.item import Item
 from mongoq.data.rate import Pace
+from mongoq.data.schedule.definition import Definition
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
@@ -27,9 +28,8 @@ from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.sync import Queue
 from mongoq.sync.schedules import Schedules
+from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.threads.ticker import SchedulePlan
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -174,9 +174,9 @@ class VirtualServer(Runner[BrokerContext]):
                 if run.job is not None:
                     run.job.lost.set()
 
-    def define_schedule(self, plan: SchedulePlan) -> None:
+    def define_schedule(self, definition: Definition, queue: Any) -> None:
         """Define a schedule of a worker here."""
-        self.schedules._define_schedule(plan.definition, self._bind(plan.queue._context))
+        self.schedules._define_schedule(definition, self._bind(queue._context))
 
     def make_ready(self, filter: dict[str, Any]) -> int:
         """Make waiting items ready now, and return their number."""

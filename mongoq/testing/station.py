@@ -28,8 +28,8 @@ from mongoq.data.rate import Pace
 from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
+from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.threads.limiter import KeyedRates, find_pace
 

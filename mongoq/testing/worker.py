@@ -18,8 +18,7 @@ from mongoq.sync import Queue
 from mongoq.testing.server import VirtualTime
 from mongoq.testing.station import NeverIdle, Result, VirtualStation
 from mongoq.worker import AsyncWorker, Worker
-from mongoq.worker.consumer import Consumer
-from mongoq.worker.hooks import Hook, add_hooks
+from mongoq.worker.consumer import Consumer, Hook, add_hooks
 
 if TYPE_CHECKING:
     from mongoq.testing.broker import AsyncVirtualBroker, VirtualBroker
@@ -51,7 +50,7 @@ class _Adopting(VirtualTime):
                 self._consumers[name] = replace(consumer, queue=server.queue(consumer.queue._context))
             self._hooks += production._hooks
             for plan in production._schedules.values():
-                self._add_schedule(plan)
+                self._add_schedule(*plan)
         elif production is not None:
             wanted = "a Worker, an AsyncWorker or a Pipeline"
             raise ArgumentInvalid("production", f"{wanted}, not {type(production).__name__}")
@@ -62,9 +61,9 @@ class _Adopting(VirtualTime):
         hooks = () if observer is None else observer.find_hooks()
         return {key: add_hooks(add_hooks(own, self._hooks), hooks) for key, own in self._consumers.items()}
 
-    def _add_schedule(self, plan: Any) -> None:
-        self._server.define_schedule(plan)
-        super()._add_schedule(plan)  # type: ignore[misc]  # a worker is the next class
+    def _add_schedule(self, definition: Any, queue: Any) -> None:
+        self._server.define_schedule(definition, queue)
+        super()._add_schedule(definition, queue)  # type: ignore[misc]  # a worker is the next class
 
     def _handle(self, queue: Any, lease: Any, max_retries: Any, limits: Mapping[str, Any]) -> Any:
         if isinstance(queue, Queue | AsyncQueue):

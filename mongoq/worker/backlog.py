@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
@@ -18,10 +18,8 @@ from mongoq.core.settle.apply_outcomes import ItemOutcome
 from mongoq.core.settle.by_token import ExtendedItems
 from mongoq.data.arguments import duration
 from mongoq.data.item import Item, id_key, reservation_key
-from mongoq.data.outcomes import Failed, Later, Release, ResolvedOutcome
-from mongoq.worker.circuit_breaker import CircuitBreaker
+from mongoq.data.outcomes import Failed, Later, Release, ResolvedOutcome, RetryPolicy
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
 
 
 class SettledCounts:
@@ -59,6 +57,10 @@ EXTENSION_EARLY_SHARE = 5 / 6
 """Share that is left when a lease is extended along with due ones, to save a command."""
 MAX_UNSETTLED = 2_000
 """Unsettled items (waiting or in a settle command) above which claims pause: the server is slower than the handler."""
+MAX_TRY_PAUSE_SECONDS = 30.0
+"""Longest pause between two tries, in seconds: the remote system may be back."""
+MAX_REMEMBERED = 1_000
+"""Failed items that a circuit breaker remembers: with so many, another one comes in any case."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,8 +79,90 @@ class Lease:
     until: datetime
     is_extended: bool = False
 
-    def extend_to(self, until: datetime) -> None:
-        self.until, self.is_extended = until, True
+
+@dataclass(slots=True, eq=False, repr=False)
+class HandlerCall:
+    """One call of a handler.
+
+    Attributes:
+        items: items of the call; one, unless the consumer takes batches.
+        started: start time on the monotonic clock.
+        context: context that the handler runs in; set right before the call.
+        where: thread id or task that runs the handler; set by the executor.
+        job: job passed to the handler; ``None`` if the handler takes none.
+        lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
+        pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
+        abandoned: True after the worker has released the items and no longer waits for the call.
+        reports: number of log lines about the time that it takes.
+        timed_out: True after ``max_time`` when the consumer gives such calls up; their leases are not extended.
+    """
+
+    items: list[Item[Any]]
+    started: float
+    context: Any = None
+    where: Any = None
+    job: Any = None
+    lost: set[Any] = field(default_factory=set)
+    pops: bool = False
+    abandoned: bool = False
+    reports: int = 0
+    timed_out: bool = False
+
+    @property
+    def outcomes(self) -> list[ResolvedOutcome] | None:
+        """Outcomes that were found inside of hooks; ``None`` if there are none."""
+        return None if self.job is None else self.job._outcomes
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+
+class CircuitBreaker:
+    """Circuit breaker of a consumer with ``probe``: while it is open, one item at a time is tried.
+
+    It opens when two different items have failed, with no success between: the items are not at fault then.
+
+    One item that fails again and again is at fault itself, and opens nothing.
+
+    Attributes:
+        is_open: True from such a failure to the next success.
+    """
+
+    def __init__(self, retry: RetryPolicy) -> None:
+        self._retry = retry
+        self._failed = Counter[Any]()
+        self._tries = 0
+        self._resume_at = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        return len(self._failed) > 1
+
+    def record_failure(self, key: Any, now: float) -> float | None:
+        """Record a failure of an item; returns ``None`` if it counts as an attempt.
+
+        If not, returns for how many seconds at least the item has to wait, so that others are tried before it: without
+        that, items of a higher priority that fail every time would be the only ones.
+        """
+        if key in self._failed or len(self._failed) < MAX_REMEMBERED:
+            self._failed[key] += 1
+        if not self.is_open:
+            return None
+        self._tries += 1
+        pause = min(self._retry.delay(self._tries).total_seconds(), MAX_TRY_PAUSE_SECONDS)
+        self._resume_at = now + pause
+        return pause * min(self._failed[key], len(self._failed))
+
+    def record_success(self) -> None:
+        """Close the circuit."""
+        self._failed.clear()
+        self._tries = 0
+
+    def pause(self, now: float) -> float:
+        """Return the seconds until the next item may be tried."""
+        return max(0.0, self._resume_at - now) if self.is_open else 0.0
 
 
 class Backlog:
@@ -181,7 +265,14 @@ class Backlog:
             if self.is_limited:
                 wanted = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
             else:
-                self._adjust_prefetch(now)
+                if self._consumer.prefetch is None:  # follow how long the items of the last claim have waited
+                    age = now - self._claimed_at
+                    lasted = self._empty_at - self._claimed_at if self._empty_at >= self._claimed_at else age
+                    if not waiting and self._is_full and lasted < self._fast_seconds:
+                        self._prefetch = max(min(self._prefetch * GROWTH_FACTOR, MAX_PREFETCH), self._size)
+                        self._is_full = False
+                    elif waiting and age > SLOW_SECONDS:
+                        self._prefetch, self._claimed_at = max(self._prefetch // 2, self._size), now
                 wanted = self._count_wanted()
                 if wanted * 2 < self._prefetch:
                     return 0  # until half of it is missing: a few large claims cost less than many small ones
@@ -189,18 +280,6 @@ class Backlog:
             if most is not None and self._expected_bytes:
                 wanted = min(wanted, max((most - self._bytes) // self._expected_bytes, 0 if self._bytes else 1))
             return max(wanted, 0)
-
-    def _adjust_prefetch(self, now: float) -> None:
-        """Adjust the number of items that should wait for a run, by how long those of the last claim waited."""
-        if self._consumer.prefetch is not None:
-            return
-        age = now - self._claimed_at
-        lasted = self._empty_at - self._claimed_at if self._empty_at >= self._claimed_at else age
-        if not self._waiting and self._is_full and lasted < self._fast_seconds:
-            self._prefetch = max(min(self._prefetch * GROWTH_FACTOR, MAX_PREFETCH), self._size)
-            self._is_full = False
-        elif self._waiting and age > SLOW_SECONDS:
-            self._prefetch, self._claimed_at = max(self._prefetch // 2, self._size), now
 
     def room_left(self, n: int) -> int:
         """Return how many of ``n`` items a claim that has waited may still take: others may have been handed over."""
@@ -254,7 +333,14 @@ class Backlog:
         """
         with self._lock:
             now, full = time.monotonic(), len(items) >= asked
-            fitting = self._count_fitting(items)
+            sizes, most, fitting = [item._size for item in items], self._consumer.prefetch_bytes, len(items)
+            # Halved with each claim, not replaced: a few large items among many small ones stay remembered for a while.
+            self._expected_bytes = max(max(sizes, default=0), self._expected_bytes // 2)
+            if most is not None and self._bytes + sum(sizes) > most:
+                fitting, total = 0, self._bytes
+                while fitting < len(sizes) and (total + sizes[fitting] <= most or total == 0):
+                    total += sizes[fitting]
+                    fitting += 1
             if self._breaker is not None and self._breaker.is_open:  # maybe only since the claim began
                 fitting = min(fitting, int(not self._held and not self._breaker.pause(now)))
             if self.closed or back or self.is_stuck:
@@ -267,19 +353,6 @@ class Backlog:
                 self._release(items[fitting:])
                 self.settle_event.set()
             return -(-len(self._waiting) // self._max_call)
-
-    def _count_fitting(self, items: Sequence[Item[Any]]) -> int:
-        """Return how many of the claimed items to keep within the limit of bytes, and update the expected size."""
-        sizes, most = [item._size for item in items], self._consumer.prefetch_bytes
-        # Halved with each claim, not replaced: a few large items among many small ones stay remembered for some claims.
-        self._expected_bytes = max(max(sizes, default=0), self._expected_bytes // 2)
-        if most is None or self._bytes + sum(sizes) <= most:
-            return len(items)
-        number, total = 0, self._bytes
-        while number < len(sizes) and (total + sizes[number] <= most or total == 0):
-            total += sizes[number]
-            number += 1
-        return number
 
     def _hold(self, items: Iterable[Item[Any]], length: timedelta) -> None:
         """Hold claimed items, those under one token under one lease."""
@@ -406,9 +479,7 @@ class Backlog:
             outcomes = []
             for item, outcome in first.values():
                 _, lease = self._held.get(reservation_key(item), (None, None))
-                outcomes.append(
-                    (item if lease is None or not lease.is_extended else item.held_until(lease.until), outcome)
-                )
+                outcomes.append((item.held_until(lease.until) if lease and lease.is_extended else item, outcome))
             return outcomes
 
     def restore(self, outcomes: Iterable[ItemOutcome]) -> None:

@@ -1,11 +1,12 @@
-"""Consumers: a queue, its handler, and the options of running it. All options are checked at registration."""
+"""Consumers: a queue, its handler with the hooks around it, and the options, all checked at registration."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, TypedDict, get_args
@@ -18,7 +19,8 @@ from mongoq.data.outcomes import Exponential, RetryPolicy
 from mongoq.data.rate import RateKey, check_rate_key
 from mongoq.data.settings import Default
 from mongoq.errors import ArgumentInvalid
-from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
+from mongoq.worker.outcome_resolver import OutcomeResolver, is_function, resolve_result
+from mongoq.worker.run_context import ForkGuard
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -195,6 +197,17 @@ def consumer(
         raise ArgumentInvalid("on_timeout", f"{label_of(handler)} is a plain function, and {hint}")
     if rate_key is not None and batch is not None:
         raise ArgumentInvalid("rate_key", "the items of a batch start together; give batch= or rate_key=, not both")
+    success = (success_on,) if isinstance(success_on, type) else success_on
+    if not isinstance(success, tuple | list | set | frozenset):
+        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(success_on).__name__}")
+    for kind in success:
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise ArgumentInvalid("success_on", f"exception classes, not {kind!r}")
+    named: Any = handler
+    while isinstance(named, partial):
+        named = named.func
+    named = named if getattr(named, "__qualname__", None) else type(named)
+    module = getattr(named, "__module__", None) or "builtins"  # str.upper has none
     return Consumer(
         queue=queue,
         handler=handler,
@@ -204,14 +217,14 @@ def consumer(
         prefetch=None if prefetch is None else check_range(prefetch, "prefetch", 0, MAX_ITEMS),
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
-        success_on=_exceptions(success_on),
+        success_on=tuple(success),
         max_time=limit,
         batch=None if batch is None else check_range(batch, "batch", 1, MAX_ITEMS),
         probe=probe,
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
         rate_key=check_rate_key(rate_key),
-        handler_name=_full_name(handler),
+        handler_name=f"{module}.{named.__qualname__}",
     )
 
 
@@ -237,16 +250,6 @@ def check_range(value: Any, argument: str, least: int, most: int) -> int:
     return number
 
 
-def _exceptions(value: Any) -> tuple[type[BaseException], ...]:
-    kinds = (value,) if isinstance(value, type) else value
-    if not isinstance(kinds, tuple | list | set | frozenset):
-        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(value).__name__}")
-    for kind in kinds:
-        if not isinstance(kind, type) or not issubclass(kind, BaseException):
-            raise ArgumentInvalid("success_on", f"exception classes, not {kind!r}")
-    return tuple(kinds)
-
-
 def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
     """Check a handler; returns whether it is a coroutine function, and whether it takes the job."""
     if not callable(handler):
@@ -261,16 +264,11 @@ def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
         raise ArgumentInvalid("handler", f"{label_of(handler)} is a coroutine function; {hint}")
     expected = f"{label_of(handler)} is to take (payload) or (payload, job), and nothing else"
     with_job = takes_job(handler, 1, expected=expected)
-    _warn_of_other_names(handler, with_job=with_job)
-    return asynchronous, with_job
-
-
-def _warn_of_other_names(handler: Callable[..., Any], *, with_job: bool) -> None:
-    """Log a handler whose arguments look as if it expects others: ``h(job)``, or ``h(sku, quantity)``."""
+    # Arguments may look as if the handler expects others: ``h(job)``, or ``h(sku, quantity)``.
     try:
         first, *others = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # no signature, or only *args
-        return
+        return asynchronous, with_job
     if first.name == "job" and first.annotation is first.empty:
         text = "handler %s gets the payload as its argument 'job'; the job is a second argument: (payload, job)"
         logger.warning(text, label_of(handler))
@@ -278,6 +276,7 @@ def _warn_of_other_names(handler: Callable[..., Any], *, with_job: bool) -> None
     if second and second.name.strip("_") not in ("", "job") and second.annotation is second.empty:
         text = "handler %s gets the job as its argument %r; call it job, or take the payload as one argument"
         logger.warning(text, label_of(handler), second.name)
+    return asynchronous, with_job
 
 
 def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> bool:
@@ -300,13 +299,111 @@ def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> boo
     return required == number + 1 or (len(by_place) > number and by_place[number].name == "job")
 
 
-def _full_name(handler: Any) -> str:
-    while isinstance(handler, partial):
-        handler = handler.func
-    named = handler if getattr(handler, "__qualname__", None) else type(handler)
-    module = getattr(named, "__module__", None) or "builtins"  # str.upper has none
-    return f"{module}.{named.__qualname__}"
-
-
 def label_of(handler: Any) -> str:
     return getattr(handler, "__qualname__", None) or type(handler).__name__
+
+
+# --- hooks around handlers ---------------------------------------------------------------------
+
+Hook = Callable[..., AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""Function or class that is called with the job of each run, and returns a context manager."""
+
+
+def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
+    """Return a consumer with a handler that runs inside these hooks, the first one outermost.
+
+    Without hooks it is the same consumer, so that a worker without any pays nothing. So is a side of a join, which
+    calls no handler of a user.
+
+    Raises:
+        ArgumentInvalid: a hook makes asynchronous context managers, and the handler is a plain function.
+    """
+    if not (hooks and consumer.has_hooks):
+        return consumer
+    for hook in hooks if not consumer.asynchronous else ():
+        if is_asynchronous(hook):
+            problem = f"{label_of(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
+            hint = "make the handler a coroutine function, or the context manager a plain one"
+            raise ArgumentInvalid("around", f"{problem} is a plain function; {hint}")
+    handler = _hook_coroutine(consumer, hooks) if consumer.asynchronous else _hook_plain(consumer, hooks)
+    return replace(consumer, handler=handler, takes_job=True)
+
+
+def check_hook(hook: Any, *, coroutines: bool) -> None:
+    """Refuse what cannot be a hook; ``coroutines`` allows asynchronous context managers.
+
+    Raises:
+        ArgumentInvalid: the text says what to change.
+    """
+    if not callable(hook):
+        raise ArgumentInvalid("around", f"a function from the job to a context manager, not {type(hook).__name__}")
+    if is_function(inspect.isgeneratorfunction, hook):
+        raise ArgumentInvalid("around", f"{label_of(hook)} is a generator; decorate it with contextlib.contextmanager")
+    if is_function(inspect.isasyncgenfunction, hook):
+        hint = "decorate it with contextlib.asynccontextmanager"
+        raise ArgumentInvalid("around", f"{label_of(hook)} is an asynchronous generator; {hint}")
+    if is_function(inspect.iscoroutinefunction, hook):
+        hint = "let it return a context manager, and decorate a generator with contextlib.asynccontextmanager"
+        raise ArgumentInvalid("around", f"{label_of(hook)} is a coroutine function; {hint}")
+    if not coroutines and is_asynchronous(hook):
+        hint = "this worker runs threads and takes plain ones; an AsyncWorker takes both"
+        raise ArgumentInvalid("around", f"{label_of(hook)} makes asynchronous context managers; {hint}")
+    try:
+        inspect.signature(hook).bind(None)
+    except TypeError:
+        raise ArgumentInvalid("around", f"{label_of(hook)} is to take the job, and nothing else") from None
+    except ValueError:  # some functions written in C have no signature
+        pass
+
+
+def is_asynchronous(hook: Any) -> bool:
+    """Return whether a hook is known to make asynchronous context managers only."""
+    if isinstance(hook, type):
+        return hasattr(hook, "__aenter__") and not hasattr(hook, "__enter__")
+    return is_function(inspect.isasyncgenfunction, inspect.unwrap(hook))
+
+
+def _hook_plain(consumer: Consumer, hooks: Sequence[Hook]) -> Handler:
+    """Return a plain function that calls the handler inside hooks, all of which run in its thread.
+
+    It returns ``None`` if a hook has suppressed an exception.
+    """
+
+    def handle(payload: Any, job: Any) -> Any:
+        with ExitStack() as stack:
+            for hook in hooks:
+                stack.enter_context(hook(job))  # type: ignore[arg-type]  # another kind raises TypeError
+            with ForkGuard():
+                returned = consumer.handler(payload, job) if consumer.takes_job else consumer.handler(payload)
+            return _resolve(consumer, job, returned)
+        job._outcomes = None  # type: ignore[unreachable]  # a hook may suppress an exception
+        return None
+
+    return handle
+
+
+def _hook_coroutine(consumer: Consumer, hooks: Sequence[Hook]) -> Handler:
+    """Return the same as a coroutine function; all hooks run in its task."""
+
+    async def handle(payload: Any, job: Any) -> Any:
+        async with AsyncExitStack() as stack:
+            for hook in hooks:
+                manager: Any = hook(job)
+                if hasattr(type(manager), "__aenter__"):
+                    await stack.enter_async_context(manager)
+                else:
+                    stack.enter_context(manager)
+            with ForkGuard():
+                returned = await (consumer.handler(payload, job) if consumer.takes_job else consumer.handler(payload))
+            return _resolve(consumer, job, returned)
+        job._outcomes = None  # type: ignore[unreachable]  # a hook may suppress an exception
+        return None
+
+    return handle
+
+
+def _resolve(consumer: Consumer, job: Any, returned: Any) -> Any:
+    """Find the outcomes of the call while the hooks can see its errors; returns ``job.returned``."""
+    if job._outcomes is None:  # the innermost one does it
+        job._outcomes, job.returned = resolve_result(consumer, job.items, returned)
+    return job.returned

@@ -116,11 +116,17 @@ class OutcomeResolver:
             result = returned if isinstance(returned, HandlerOutcome) else None
             return [self._resolve(consumer, items[0], result)]
         try:
-            results = [_read_entry(entry) for entry in check_entries(items, returned)]
+            entries = check_entries(items, returned)
+            for entry in entries:
+                if entry is not None and not isinstance(entry, BaseException):
+                    check_result(entry)
+                    if not isinstance(entry, HandlerOutcome):
+                        problem = f"an entry for an item is None, an outcome or an exception, not {name_of(entry)}"
+                        raise OutcomeInvalid(problem)
         except OutcomeInvalid:
             close_lazy(returned)  # entries after the invalid one were not checked, and may be lazy as well
             raise
-        return [self._resolve(consumer, item, result) for item, result in zip(items, results, strict=True)]
+        return [self._resolve(consumer, item, entry) for item, entry in zip(items, entries, strict=True)]
 
     def _resolve(self, consumer: Consumer, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
         match result:
@@ -217,15 +223,6 @@ def check_result(returned: Any) -> None:
             close_lazy(returned)
             where = "" if value is returned else f" in a {type(returned).__name__}"
             raise OutcomeInvalid(f"a {type(value).__name__} was returned{where}, and {hint}")
-
-
-def _read_entry(entry: Any) -> HandlerResult:
-    if entry is None or isinstance(entry, BaseException):
-        return entry
-    check_result(entry)
-    if isinstance(entry, HandlerOutcome):
-        return entry
-    raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {name_of(entry)}")
 
 
 def error_kind(error: BaseException | str | None) -> str:

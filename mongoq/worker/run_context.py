@@ -126,24 +126,15 @@ class Steps(Generator[Any, Any, T]):
 
 def _end_child(error: BaseException | None) -> Never:
     """End a forked child with the exit code that Python would give it. Resources of the parent are not closed."""
-    code = 1
+    code: Any = error.code if isinstance(error, SystemExit) else error
     try:
-        code = _exit_code(error)
+        if code is not None and not isinstance(code, int):
+            if isinstance(code, BaseException):
+                traceback.print_exception(code)
+            else:
+                sys.stderr.write(f"{code}\n")
     finally:
         for stream in (sys.stdout, sys.stderr):
             with suppress(BaseException):
                 stream.flush()
-        os._exit(code)
-
-
-def _exit_code(error: BaseException | None) -> int:
-    code = error.code if isinstance(error, SystemExit) else error
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    if isinstance(code, BaseException):
-        traceback.print_exception(code)
-    else:
-        sys.stderr.write(f"{code}\n")
-    return 1
+        os._exit(0 if code is None else code & 0xFF if isinstance(code, int) else 1)

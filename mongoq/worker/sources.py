@@ -87,35 +87,30 @@ def source_plan(
     length = duration(lease, "lease", zero=False)
     if length < MIN_LEASE:
         raise ArgumentInvalid("lease", f"a tenth of a second or longer, not {lease!r}")
+    if not callable(handler):
+        raise ArgumentInvalid("handler", f"a generator function, not {type(handler).__name__}")
+    label = label_of(handler)
+    asynchronous = is_function(inspect.isasyncgenfunction, handler)
+    if not (asynchronous or is_function(inspect.isgeneratorfunction, handler)):
+        kind = "a coroutine function" if is_function(inspect.iscoroutinefunction, handler) else "a plain function"
+        problem = f"{label} is {kind}, and a source is a generator; let it yield mongoq.Record(…)"
+        raise ArgumentInvalid("handler", problem)
+    if asynchronous and not coroutines:
+        raise ArgumentInvalid("handler", f"{label} is an async generator; start_async and drain_async run it")
+    try:
+        inspect.signature(handler).bind(None)
+    except (TypeError, ValueError):
+        raise ArgumentInvalid("handler", f"{label} is to take (position), and nothing else") from None
     return SourcePlan(
         name=name,
         id=id,
         queue=queue,
         handler=handler,
-        asynchronous=_check_handler(handler, coroutines=coroutines),
+        asynchronous=asynchronous,
         batch=check_range(batch, "batch", 1, MAX_BATCH),
         every=None if every is None else duration(every, "every", zero=False),
         lease=length,
     )
-
-
-def _check_handler(handler: Any, *, coroutines: bool) -> bool:
-    """Check a handler, and return whether it is an async generator function."""
-    if not callable(handler):
-        raise ArgumentInvalid("handler", f"a generator function, not {type(handler).__name__}")
-    name = label_of(handler)
-    asynchronous = is_function(inspect.isasyncgenfunction, handler)
-    if not (asynchronous or is_function(inspect.isgeneratorfunction, handler)):
-        kind = "a coroutine function" if is_function(inspect.iscoroutinefunction, handler) else "a plain function"
-        problem = f"{name} is {kind}, and a source is a generator; let it yield mongoq.Record(…)"
-        raise ArgumentInvalid("handler", problem)
-    if asynchronous and not coroutines:
-        raise ArgumentInvalid("handler", f"{name} is an async generator; start_async and drain_async run it")
-    try:
-        inspect.signature(handler).bind(None)
-    except (TypeError, ValueError):
-        raise ArgumentInvalid("handler", f"{name} is to take (position), and nothing else") from None
-    return asynchronous
 
 
 class SourceReader:

@@ -22,10 +22,9 @@ from typing import Any
 from mongoq.data.encoding.extended_json import duration_text
 from mongoq.data.item import Item
 from mongoq.data.log_fields import log_fields
-from mongoq.worker.backlog import Backlog
+from mongoq.worker.backlog import Backlog, HandlerCall
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.handler_call import HandlerCall
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -60,28 +59,21 @@ class TimeLimit:
 
         Without a ``max_time`` a long call may be all right.
         """
-        return self.consumer.max_time is not None and len(self._find_overdue()) >= self.consumer.concurrency
-
-    def take_overdue(self) -> list[HandlerCall]:
-        """Return the calls to report: those that have reached the limit, or a doubling of it, since the last check."""
-        runs = [run for run in self._find_overdue() if run.seconds >= self.limit.total_seconds() * 2**run.reports]
-        for run in runs:
-            run.reports += 1
-        return runs
+        return self.consumer.max_time is not None and len(self.find_overdue()) >= self.consumer.concurrency
 
     def longest(self) -> timedelta | None:
         """Return for how long the longest overdue call runs; ``None`` if no call is overdue."""
-        return max((timedelta(seconds=run.seconds) for run in self._find_overdue()), default=None)
+        return max((timedelta(seconds=run.seconds) for run in self.find_overdue()), default=None)
 
     def note(self) -> str | None:
         """Return a sentence about the longest overdue call, which changes with its reports; ``None`` without one."""
-        run = max(self._find_overdue(), key=lambda run: run.seconds, default=None)
+        run = max(self.find_overdue(), key=lambda run: run.seconds, default=None)
         if run is None:
             return None
         length = duration_text(self.limit * 2 ** max(run.reports - 1, 0))
         return f"{self.consumer.title} has run item {run.items[0].id} for more than {length}"
 
-    def _find_overdue(self) -> list[HandlerCall]:
+    def find_overdue(self) -> list[HandlerCall]:
         """Return the calls whose handlers have run for longer than the limit; others may still wait for a rate."""
         limit = self.limit.total_seconds()
         return [run for run in list(self.backlog.running) if run.where is not None and run.seconds > limit]
@@ -89,7 +81,7 @@ class TimeLimit:
     def give_up_overdue(self) -> list[list[Item[Any]]]:
         """Give up overdue calls, if the consumer says so; returns the items left to their leases, by call."""
         consumer, left = self.consumer, []
-        for run in self._find_overdue() if consumer.on_timeout != "log" else ():
+        for run in self.find_overdue() if consumer.on_timeout != "log" else ():
             outcomes = consumer.resolver.failures(consumer, run.items, consumer.timeout_error()) if run.pops else None
             if not self.backlog.time_out(run, outcomes):
                 continue  # it has just ended
@@ -141,8 +133,11 @@ class Watchdog:
         while not self._ended.wait(pause):
             if self._loop is not None:
                 pause = min(self._every, self._look_at_loop(self._loop))
-            for consumer, run in [(each.consumer, run) for each in self._limits for run in each.take_overdue()]:
-                seconds = run.seconds
+            for limit, run in [(each, run) for each in self._limits for run in each.find_overdue()]:
+                consumer, seconds = limit.consumer, run.seconds
+                if seconds < limit.limit.total_seconds() * 2**run.reports:
+                    continue  # logged at the limit, and at each doubling of it
+                run.reports += 1
                 logger.log(
                     logging.WARNING if consumer.max_time is None else logging.ERROR,
                     "the handler of %s has run for %.1f s with item %s, and is here:\n%s",
@@ -177,23 +172,19 @@ class Watchdog:
                 self._asked_at = None
         else:
             self._blocking |= running
-            if now - since >= lease / 2:
-                self._log_blocked(now, now - since)
+            seconds, names = now - since, list(self._blocking) or ["code outside of the handlers' tasks"]
+            is_new = any(now - self._logged_at.get(name, -math.inf) >= BLOCKED_REPEAT_SECONDS for name in names)
+            if seconds >= lease / 2 and is_new:
+                self._logged_at |= dict.fromkeys(names, now)
+                item = next((run.items[0] for run in self._blocking.values()), None)
+                logger.warning(
+                    "the event loop has been blocked for %.1f s by %s: no lease is extended, and when one ends, "
+                    "another worker takes its item; use await or asyncio.to_thread, or make the handler a plain "
+                    "function, which runs in a thread. It is here:\n%s",
+                    *(seconds, " and ".join(names), stack_of(self._loop_thread, self._loop_thread)),
+                    extra=log_fields(item, worker=self._worker, duration=seconds),
+                )
         return max(lease / 6, 0.02)
-
-    def _log_blocked(self, now: float, seconds: float) -> None:
-        names = list(self._blocking) or ["code outside of the handlers' tasks"]
-        if all(now - self._logged_at.get(name, -math.inf) < BLOCKED_REPEAT_SECONDS for name in names):
-            return
-        self._logged_at |= dict.fromkeys(names, now)
-        item = next((run.items[0] for run in self._blocking.values()), None)
-        logger.warning(
-            "the event loop has been blocked for %.1f s by %s: no lease is extended, and when one ends, another worker "
-            "takes its item; use await or asyncio.to_thread, or make the handler a plain function, which runs in a "
-            "thread. It is here:\n%s",
-            *(seconds, " and ".join(names), stack_of(self._loop_thread, self._loop_thread)),
-            extra=log_fields(item, worker=self._worker, duration=seconds),
-        )
 
 
 def stack_of(where: Any, home: int) -> str:

@@ -16,7 +16,7 @@ import mongoq
 
 OURS = str(Path(mongoq.__file__).parent) + os.sep
 PUSH_FUNCTIONS, PUSH_MODULES = 22, 12
-HANDLED_FUNCTIONS, HANDLED_MODULES = 60, 50
+HANDLED_FUNCTIONS, HANDLED_MODULES = 50, 41
 """With Python 3.11: functions that are entered, a generator each time that it goes on; and modules."""
 WINDOW = 40
 

@@ -284,7 +284,7 @@ def test_runs_that_are_given_up_are_counted(
     running = desk.start(grace=0)
     until(lambda: len(jobs) == 2)
     running.stop()
-    assert ("WARNING", "2 runs of queue 'orders' were given up; their items go back") in lines(caplog)
+    assert ("WARNING", "runs of queue 'orders' are given up, and their items go back: 2") in lines(caplog)
     assert all(job.lost.is_set() for job in jobs)
     until(lambda: sum("has ended late" in text for text in caplog.messages) == 2)  # else some other test would hear it
     # A claim under way may get the items once more, and gives them back as well.

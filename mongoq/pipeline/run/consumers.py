@@ -46,8 +46,7 @@ from mongoq.errors import (
 from mongoq.pipeline.frames.rows import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
-from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, consumer, takes_job
-from mongoq.worker.hooks import add_hooks
+from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, add_hooks, consumer, takes_job
 from mongoq.worker.outcome_resolver import (
     HandlerResult,
     OutcomeResolver,

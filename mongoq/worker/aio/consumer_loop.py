@@ -24,7 +24,7 @@ from mongoq.worker.aio.settler import AsyncSettler
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
-from mongoq.worker.executor_aio import AioExecutor
+from mongoq.worker.executor import AioExecutor
 from mongoq.worker.time_limit import TimeLimit
 
 MAX_CLAIM = 1_000
@@ -121,12 +121,16 @@ class AsyncConsumerLoop:
         context = consumer.claims or consumer.context
         if self._doubtful is not None and not backlog.holds(self._doubtful):
             self._doubtful, context.state.held_up = None, 0.0  # settled: the next one of its kind may run
-        options: dict[str, Any] = {"screen": consumer.item_filter, "answered": self._record_answer}
+
+        def record_answer(found: bool) -> None:
+            backlog.is_dry = not found
+            self.coordinator.report_recovery("claim")
+
+        options: dict[str, Any] = {"screen": consumer.item_filter, "answered": record_answer}
         options["limit"] = limiter if consumer.claims is None else None
+        options["over"] = lambda: backlog.closed or self.coordinator.is_paused(consumer)
         try:
-            claimed = await consumer.queue._run_given(
-                claim_batch, context, n, consumer.lease, over=self._is_interrupted, **options
-            )
+            claimed = await consumer.queue._run_given(claim_batch, context, n, consumer.lease, **options)
         finally:
             backlog.is_dry = False
         if claimed is None:
@@ -147,13 +151,6 @@ class AsyncConsumerLoop:
                 limiter.accept()  # what it has taken and not needed goes back
         if not (has_claimed or claimed.items) and (claimed.held_up or claimed.lapsed or claimed.suspects):
             await executor.rest(backlog.fetch_event, POLL_SECONDS / 10)
-
-    def _record_answer(self, found: bool) -> None:  # called by the claim
-        self.backlog.is_dry = not found
-        self.coordinator.report_recovery("claim")
-
-    def _is_interrupted(self) -> bool:
-        return self.backlog.closed or self.coordinator.is_paused(self.consumer)
 
     async def _admit(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         """Add claimed items to the backlog; where each has a rate of its key, put off those that may not start yet."""

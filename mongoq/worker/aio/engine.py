@@ -19,21 +19,22 @@ from mongoq.core.command import WakeEvent
 from mongoq.core.coordination import heartbeats
 from mongoq.core.coordination.document_lease import TakenOver
 from mongoq.core.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
+from mongoq.core.coordination.schedules import note_own_schedules
 from mongoq.core.settle.by_token import extend_leases, record_timeout
 from mongoq.core.state.context import BrokerContext
 from mongoq.core.wait.wait import is_drained
 from mongoq.data.item import id_key
 from mongoq.data.log_fields import log_fields
 from mongoq.data.process import Health, dice
+from mongoq.data.schedule.definition import Definition
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped, TransactionsUnavailable
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner
-from mongoq.worker.aio.ticker import AsyncTicker, SchedulePlan
 from mongoq.worker.backlog import EXTENSION_DUE_SHARE
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.executor_aio import AioExecutor
+from mongoq.worker.executor import AioExecutor
 from mongoq.worker.failure_log import error_line
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
@@ -41,15 +42,6 @@ from mongoq.worker.time_limit import Watchdog
 
 logger = logging.getLogger("mongoq.worker")
 
-GIVEN_UP_LINES = (
-    "%d runs of queue %r were given up; their items go back",
-    "%d run of queue %r was given up; its items go back",
-)
-LEFT_LINES = (
-    "%d runs of queue %r that took too long have not ended, and are left",
-    "%d run of queue %r that took too long has not ended, and is left",
-)
-"""Log lines, for several and for one."""
 TICK_SECONDS = 1.0
 """Longest time between two checks of the leases, in seconds."""
 LAST_SETTLE_SECONDS = 2.0
@@ -63,6 +55,12 @@ HEARTBEAT_WAIT_SECONDS = 5.0
 PERMIT_CHECK_SECONDS = 0.1
 """Seconds between two checks of permits: whether they can be given back."""
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
+LOOK_SECONDS = 5.0
+"""Longest time between two looks for due schedules, in seconds: another process may define one, or change it."""
+MIN_LOOK_SECONDS = 0.005
+"""Shortest time between two looks, in seconds."""
+NOTE_SECONDS = 600.0
+"""Seconds after which a worker notes again which schedules it has in its code."""
 EMPTY_POLL_SECONDS = 0.02, 0.5
 """Seconds between two checks for empty queues, at first and at most."""
 
@@ -107,7 +105,7 @@ class AsyncEngine:
         grace: timedelta,
         heartbeat: timedelta,
         sources: Sequence[SourcePlan] = (),
-        schedules: Sequence[SchedulePlan] = (),
+        schedules: Sequence[tuple[Definition, Any]] = (),
         run: ObjectId | None = None,
         log_errors: LogErrors = "message",
     ) -> None:
@@ -119,7 +117,8 @@ class AsyncEngine:
         self.loops = [AsyncConsumerLoop(each, coordinator, executor) for each in consumers]
         coordinator.loops = self.loops
         self.source_runners = [AsyncSourceRunner(source, broker, coordinator, executor) for source in sources]
-        self._ticker = AsyncTicker(broker, schedules)
+        self._undefined = list(schedules)  # with their queues
+        self._noted_at = float("-inf")
         self._signals = 0
         self._prepared = self._consuming = False
         self._heard_at, self._started = 0.0, LAST_MOMENT  # set when the work begins
@@ -146,8 +145,14 @@ class AsyncEngine:
 
     def health(self) -> Health:
         """Return whether the worker consumes, without asking the server; from any thread."""
-        reasons = [*self._describe_silence(), *self._coordinator.describe_outages()]
-        failure = self._coordinator.failure
+        reasons, failure = self._coordinator.describe_outages(), self._coordinator.failure
+        if self._consuming and not self._ended:
+            # A server that is cut off without a word answers nothing, and the driver waits for it.
+            silent = time.monotonic() - self._heard_at
+            if self._broker._driver.is_cut_off:
+                reasons.insert(0, "the client knows no server that takes writes")
+            elif silent > 2 * self._heartbeat.total_seconds() + HEARTBEAT_WAIT_SECONDS:
+                reasons.insert(0, f"no heartbeat of this worker has reached the server for {silent:.0f} s")
         if failure is not None:
             reasons.insert(0, f"the worker cannot go on: {error_kind(failure)}")
         elif self._ended:
@@ -165,18 +170,6 @@ class AsyncEngine:
             if runner.failure is not None:
                 reasons.append(f"source {runner.plan.name!r} has stopped: {error_kind(runner.failure)}")
         return Health.of(reasons, (note for loop in self.loops if (note := loop.time_limit.note()) is not None))
-
-    def _describe_silence(self) -> list[str]:
-        """Return why no command can succeed at present, before the driver has given up the first one."""
-        if not self._consuming or self._ended:
-            return []
-        if self._broker._driver.is_cut_off:
-            return ["the client knows no server that takes writes"]
-        # A server that is cut off without a word answers nothing, and the driver waits for it.
-        silent = time.monotonic() - self._heard_at
-        if silent > 2 * self._heartbeat.total_seconds() + HEARTBEAT_WAIT_SECONDS:
-            return [f"no heartbeat of this worker has reached the server for {silent:.0f} s"]
-        return []
 
     def stop(self, why: str = "it was told to") -> None:
         """Stop in good order; at once on the second call."""
@@ -264,7 +257,7 @@ class AsyncEngine:
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._start("keep timeouts", self._time_out, self._check_interval)
         self._start("take heartbeats", self._send_heartbeat, self._heartbeat.total_seconds())
-        self._start("tick schedules", self._ticker.tick, TICK_SECONDS)
+        self._start("tick schedules", self._tick_schedules, TICK_SECONDS)
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
         try:
@@ -341,7 +334,20 @@ class AsyncEngine:
             await self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
         self._coordinator.halted = True
         for loop in self.loops:
-            self._abandon(loop)
+            runs, queue = loop.backlog.abandon(), loop.consumer.name
+            loop.left_behind = sum(len(run.items) for run in runs)
+            late = sum(run.timed_out for run in runs)  # nothing is left to release of these
+            if late:
+                text = "runs of queue %r that took too long and have not ended are left: %d"
+                self._coordinator.log(logging.WARNING, text, queue, late, queue=queue)
+            if len(runs) > late:
+                text = "runs of queue %r are given up, and their items go back: %d"
+                self._coordinator.log(logging.WARNING, text, queue, len(runs) - late, queue=queue)
+            for run in runs:
+                if run.job is not None:
+                    run.job.lost.set()
+            if runs:
+                self._executor.abandon()
         for runner in self.source_runners:
             runner.abandon()
         deadline = self._now() + timedelta(seconds=self._last_seconds())
@@ -363,26 +369,8 @@ class AsyncEngine:
         """Return the seconds for the last commands after the grace: none without a server that could take them."""
         return 0.0 if self._broker._driver.is_cut_off else LAST_SETTLE_SECONDS
 
-    def _abandon(self, loop: AsyncConsumerLoop) -> None:
-        """Release the running items of a consumer; a call that has timed out has nothing left to release."""
-        runs, queue = loop.backlog.abandon(), loop.consumer.name
-        loop.left_behind = sum(len(run.items) for run in runs)
-        late = sum(run.timed_out for run in runs)
-        for number, lines in ((late, LEFT_LINES), (len(runs) - late, GIVEN_UP_LINES)):
-            if number:
-                self._coordinator.log(logging.WARNING, lines[number == 1], number, queue, queue=queue)
-        for run in runs:
-            if run.job is not None:
-                run.job.lost.set()
-        if runs:
-            self._executor.abandon()
-
     def _is_at_work(self) -> bool:
         return self._coordinator.is_at_work() or any(runner.active for runner in self.source_runners)
-
-    def _new_end_event(self) -> WakeEvent:
-        self._end_events.append(WakeEvent())
-        return self._end_events[-1]
 
     def _now(self) -> datetime:
         return self._context.clock.now()  # type: ignore[no-any-return]
@@ -397,7 +385,8 @@ class AsyncEngine:
 
         After a step the loop rests for as long as that returns, by default for ``seconds``, as after an error.
         """
-        event, ends_early = self._new_end_event(), what in ENDING_WITH_STOP
+        event, ends_early = WakeEvent(), what in ENDING_WITH_STOP
+        self._end_events.append(event)
         while not (self._ended or (ends_early and self._signals)):
             pause = None
             try:
@@ -412,30 +401,26 @@ class AsyncEngine:
         """Extend leases while handlers run, for all queues in one command."""
         now = self._now()
         if any(loop.backlog.leases_to_extend(now, EXTENSION_DUE_SHARE) for loop in self.loops):
-            await self._extend_permits()
+            for loop in self.loops:
+                if loop.limiter.holds_permits:
+                    await self._broker._run_given(loop.limiter.extend)
+                if loop.limiter.is_lost:  # the items that were held under these permits are lost
+                    for _, extended in loop.backlog.leases_to_extend(LAST_MOMENT):
+                        for id in extended.ids:
+                            loop.lose(extended.token, id_key(id))
+                    loop.limiter.forget_loss()
             due = [(loop, *entry) for loop in self.loops for entry in loop.backlog.leases_to_extend(now)]
             # A run whose permits are lost has to lose its items as well: another worker may have the permits.
             due = [entry for entry in due if entry[0].limiter.lasts(self._now() + entry[1].length)]
             if due:
                 ends, lost = await self._broker._run(extend_leases, [wanted for _, _, wanted in due])
                 for (_, lease, _), until in zip(due, ends, strict=True):
-                    lease.extend_to(until)
+                    lease.until, lease.is_extended = until, True
                 for key, token in lost:
                     for loop in self.loops:
                         loop.lose(token, key)
         # An extension is due when a third of a lease is over; this looks twice in that time.
         return min(TICK_SECONDS, *(loop.consumer.lease_length.total_seconds() / 6 for loop in self.loops))
-
-    async def _extend_permits(self) -> None:
-        """Extend the permits of limited queues; the items of a consumer that has lost them are lost."""
-        for loop in self.loops:
-            if loop.limiter.holds_permits:
-                await self._broker._run_given(loop.limiter.extend)
-            if loop.limiter.is_lost:
-                for _, extended in loop.backlog.leases_to_extend(LAST_MOMENT):
-                    for id in extended.ids:
-                        loop.lose(extended.token, id_key(id))
-                loop.limiter.forget_loss()
 
     async def _check_permits(self) -> float | None:
         """Check the permits of the consumers: those that are not needed any more go back soon after the runs end."""
@@ -487,6 +472,28 @@ class AsyncEngine:
                 self._coordinator.log(logging.WARNING, text, name, number, queue=name)
         return REPAIR_INTERVAL.total_seconds() * dice.uniform(0.8, 1.0)
 
+    async def _tick_schedules(self) -> float:
+        """Define the schedules of the worker, make the ticks of all that are due; returns the seconds to the next look.
+
+        Each worker does so, and none is the leader. One ``find`` looks for schedules that are due within five seconds.
+        It is sent every five seconds, and at each tick.
+        """
+        while self._undefined:
+            definition, queue = self._undefined[0]
+            await self._broker._define_schedule(definition, queue._context)
+            del self._undefined[0]
+        _, following = await self._broker._make_due_ticks(timedelta(seconds=LOOK_SECONDS))
+        now = time.monotonic()
+        if now >= self._noted_at + NOTE_SECONDS:
+            await self._broker._run(note_own_schedules)
+            self._noted_at = now
+        # By chance, so that many workers do not look together. A schedule that cannot tick here is no reason to hurry.
+        longest = LOOK_SECONDS * dice.uniform(0.8, 1.0)
+        if following is None:
+            return longest
+        wait: float = (following - self._now()).total_seconds()
+        return min(max(wait, MIN_LOOK_SECONDS), longest)
+
     # --- until the queues are empty --------------------------------------------------------------
 
     async def _stop_when_drained(self) -> None:
@@ -495,7 +502,8 @@ class AsyncEngine:
         A settlement during the check spoils the result: the item may have come back, or may be held by now. Items
         that run at most once are in no queue, so the held items are checked as well.
         """
-        coordinator, event, pause = self._coordinator, self._new_end_event(), EMPTY_POLL_SECONDS[0]
+        coordinator, event, pause = self._coordinator, WakeEvent(), EMPTY_POLL_SECONDS[0]
+        self._end_events.append(event)
         while not (self._signals or self._ended or self._is_idle()):  # an idle worker stops by itself
             settled = coordinator.settled
             # Checked twice: an item may move from a queue not checked yet to one that was already found empty.

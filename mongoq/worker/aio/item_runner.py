@@ -1,31 +1,120 @@
-"""Item runner of a consumer: calls the handler for claimed items, and finds out their outcomes."""
+"""Item runner of a consumer: calls the handler for claimed items, with jobs, and finds out their outcomes."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mongoq.core.command import WakeEvent
 from mongoq.core.settle.apply_outcomes import commit_before_run
-from mongoq.data.item import Item, id_key
+from mongoq.data.arguments import Duration
+from mongoq.data.item import Item, delivery_hash, id_key
 from mongoq.data.outcomes import Dead, Failed, Release, ResolvedOutcome
+from mongoq.data.process import Local
 from mongoq.errors import PayloadInvalid
-from mongoq.worker.aio.job import AsyncJob
 from mongoq.worker.aio.limiter import MAX_PAUSE_SECONDS
+from mongoq.worker.backlog import HandlerCall
+from mongoq.worker.consumer import Hook, add_hooks
 from mongoq.worker.coordinator import POLL_SECONDS
 from mongoq.worker.failure_log import text_line
-from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.hooks import Hook, add_hooks
 
 if TYPE_CHECKING:
     from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 
 NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """End of the lease of an item that has left its queue."""
+
+
+class AsyncJob(Local):
+    """A run as its handler sees it: ``async def handle(payload, job)``.
+
+    Attributes:
+        items: the items of the run, as they were reserved; one, unless the consumer takes batches.
+        lost: an event that is set when the reservation of one of them is lost: the lease was over, because the process
+            or the server stood still, and another worker has the item; or this worker has given the run up, after
+            ``max_time`` or at its own end, when the grace was over. What the handler returns is ignored then, so it may
+            as well stop. ``job.lost.is_set()``.
+        worker: name of the worker, as in ``broker.workers()``.
+        returned: what the handler has returned, for context managers of ``around`` at their end; ``None`` before, and
+            after an exception. The items are settled after that: an outcome such as ``Retry`` counts. If a result
+            cannot be applied, it is the exception that the run fails with; in a batch the entry of the item.
+    """
+
+    _elsewhere = "it belongs to the run of its handler; hand on job.item, job.items or payloads, which can be pickled"
+
+    def __init__(
+        self,
+        queue: Any,
+        items: Sequence[Item[Any]],
+        extended: Callable[[Iterable[Item[Any]]], None] | None = None,
+        *,
+        name: str | None = None,
+        gone: bool = False,
+        worker: str = "",
+    ) -> None:
+        self._queue = queue
+        self._gone = gone
+        self._name: str = name or queue.name
+        self._extended = extended
+        self.items = tuple(items)
+        self.worker = worker
+        self.returned: Any = None
+        self._outcomes: list[ResolvedOutcome] | None = None
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """The event of a lost reservation."""
+        # Most handlers never look at it, and an event with its lock takes most of the time of making a job.
+        event = self.__dict__.get("_lost")
+        if event is None:
+            event = self.__dict__.setdefault("_lost", asyncio.Event())  # atomic: another thread may set the event
+        return event  # type: ignore[no-any-return]
+
+    @property
+    def item(self) -> Item[Any]:
+        """The item; of a batch the first one."""
+        return self.items[0]
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer: the stage of a pipeline, or the queue."""
+        return self._name
+
+    @property
+    def delivery_hash(self) -> str:
+        """The SHA-256 of the queue, or the pipeline's stage, and the ids of the items, as 64 hex digits.
+
+        The same in each run of the same items: for what happens outside of this queue, as the key that tells the other
+        side that this was there before. An item that comes to a stage again, moved round a loop, has another one.
+        """
+        return delivery_hash(self._name, self.items)
+
+    def hash_of(self, item: Item[Any]) -> str:
+        """Return the delivery hash of one item of a batch: the next attempt may be in another batch."""
+        return delivery_hash(self._name, [item])
+
+    async def extend(self, *, lease: Duration | None = None) -> None:
+        """Let the lease end so long from now (``update``); the worker does so by itself while the handler runs.
+
+        For a handler that is about to block the process, whose worker cannot extend then. An item that is run at most
+        once has left its queue before, and has no lease: nothing is done then.
+
+        Args:
+            lease: how long, a ``timedelta`` or seconds; default the queue's.
+
+        Raises:
+            BatchIncomplete: an item was lost; its ``failed`` tells the ``ReservationLost``.
+        """
+        if self._gone:
+            return
+        extended = await self._queue.extend_many(self.items, lease=lease)
+        if self._extended is not None:
+            self._extended(extended)
 
 
 class AsyncItemRunner:
@@ -82,13 +171,27 @@ class AsyncItemRunner:
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
         if cancelled or not run.timed_out:
             outcomes = backlog.judge(run, outcomes)
-            self._report(run, outcomes)
+            previous: object = None
+            for item, outcome in () if run.abandoned else zip(items, outcomes, strict=True):
+                if run.lost and id_key(item.id) in run.lost:
+                    continue  # the result of a lost item is ignored
+                if isinstance(outcome, Failed):
+                    traced = outcome.error is not previous  # each error with its traceback once
+                    self._coordinator.report_failure(consumer, item, outcome, traced=traced, duration=run.seconds)
+                    previous = outcome.error
+                elif isinstance(outcome, Dead):
+                    is_hidden = self._coordinator.log_errors == "type"
+                    reason = "Dead" if is_hidden else text_line(outcome.reason or "no reason given")
+                    words = item.id, consumer.title, item.attempts, reason, consumer.context.settings.dead
+                    text = "item %s of %s was declared dead in run %d: %s; it goes to queue %r"
+                    self._warn(text, *words, item=item, duration=run.seconds)
         if backlog.finish(run, outcomes):
-            lost = [item for item in items if id_key(item.id) in run.lost] if run.lost else []
-            if unsettled := [item for item in lost if not backlog.is_settled_by_handler(item)]:
-                text, item = "a run of %s ended after its item %s was lost; ignored", unsettled[0]
-                self._warn(text, consumer.title, item.id, item=item, duration=run.seconds)
-            backlog.forget_settled(lost)
+            if run.lost:
+                lost = [item for item in items if id_key(item.id) in run.lost]
+                if unsettled := [item for item in lost if not backlog.is_settled_by_handler(item)]:
+                    text, item = "a run of %s ended after its item %s was lost; ignored", unsettled[0]
+                    self._warn(text, consumer.title, item.id, item=item, duration=run.seconds)
+                backlog.forget_settled(lost)
         elif cancelled and not run.abandoned:  # settled at once, instead of being left until the leases end
             kept = [entry for entry in zip(items, outcomes, strict=True) if id_key(entry[0].id) not in run.lost]
             backlog.refuse(kept, consumer.lease_length)
@@ -184,24 +287,6 @@ class AsyncItemRunner:
         [outcome] = released or [consumer.resolver.failure(consumer, item, invalid)]
         self._backlog.refuse([(item, outcome)], consumer.lease_length)
         self._coordinator.report_failure(consumer, item, outcome)
-
-    def _report(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> None:
-        """Log failures, each error with its traceback once, and stop the consumer after a failure for good."""
-        consumer, coordinator = self._consumer, self._coordinator
-        previous: object = None
-        for item, outcome in zip(run.items, outcomes, strict=True):
-            if run.abandoned or (run.lost and id_key(item.id) in run.lost):
-                continue  # the result of a lost item is ignored
-            if isinstance(outcome, Failed):
-                traced = outcome.error is not previous
-                coordinator.report_failure(consumer, item, outcome, traced=traced, duration=run.seconds)
-                previous = outcome.error
-            elif isinstance(outcome, Dead):
-                is_hidden = coordinator.log_errors == "type"
-                reason = "Dead" if is_hidden else text_line(outcome.reason or "no reason given")
-                words = item.id, consumer.title, item.attempts, reason, consumer.context.settings.dead
-                text = "item %s of %s was declared dead in run %d: %s; it goes to queue %r"
-                self._warn(text, *words, item=item, duration=run.seconds)
 
     def _warn(self, text: str, *words: object, item: Item[Any], duration: float | None = None) -> None:
         self._coordinator.log(logging.WARNING, text, *words, item=item, duration=duration)

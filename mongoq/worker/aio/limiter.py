@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from mongoq.core.claim.judge import is_expired
 from mongoq.core.coordination.limits import (
@@ -34,11 +33,9 @@ from mongoq.data.clock import VirtualClock, milliseconds, time_of
 from mongoq.data.item import Item, id_key
 from mongoq.data.outcomes import Release, ResolvedOutcome
 from mongoq.data.rate import Pace, Slot, Slots
-from mongoq.worker.backlog import Backlog
+from mongoq.worker.backlog import Backlog, HandlerCall
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
 
-T = TypeVar("T")
 Refuse = Callable[[Item[Any], Exception], Any]
 
 CLAIM_LEAD_MS = 50.0
@@ -108,7 +105,7 @@ class Limiter:
     @property
     def has_rate(self) -> bool:
         """True while the queue has a rate."""
-        return self._consumer.claims is None and self._context.settings.rate is not None
+        return self._pace is not None
 
     @property
     def holds_permits(self) -> bool:
@@ -128,7 +125,7 @@ class Limiter:
         if stored is self._adopted:
             return
         self._adopted = stored
-        pace = find_pace(self._context) if self.has_rate else None
+        pace = find_pace(self._context) if self._consumer.claims is None else None
         if pace != self._pace:
             with self._lock:
                 self._pace = pace
@@ -160,13 +157,18 @@ class Limiter:
             return self._room
         try:
             pace = self._pace if keyed is None else None
-            if pace is not None and self._waits_for_slot(pace):
-                n = 0
+            if pace is not None and self._count_slots(pace, self._now() + CLAIM_LEAD_MS) <= 0:
+                if self._count_slots(pace) > 0:
+                    self._rest_until_slot(pace)
+                    n = 0
+                else:  # as far as this process knows
+                    self._resume_at = max(self._resume_at, self._slots_at)
+                    n = 0 if time.monotonic() < self._slots_at else n
             most = self._context.settings.max_running
             if most is None:
                 await self._keep(lambda _: 0)
             elif n:  # before the slots: one that is taken without a permit is lost to the other workers
-                n = await self._alone(partial(self._take_permits, most, n))
+                n = await self._take_permits(most, n)
             if n and pace is not None:
                 n = await self._take_slots(pace, n)
         except LimitContended:
@@ -200,16 +202,6 @@ class Limiter:
         """Return how many slots can be used, less those of items that are held."""
         with self._lock:
             return self._slots.count(self._now() - pace.tolerance, until) - self._count_pending()
-
-    def _waits_for_slot(self, pace: Pace) -> bool:
-        """Return whether a claim waits for a slot, as far as this process knows; it rests until then."""
-        if self._count_slots(pace, self._now() + CLAIM_LEAD_MS) > 0:
-            return False
-        if self._count_slots(pace) > 0:
-            self._rest_until_slot(pace)
-            return True
-        self._resume_at = max(self._resume_at, self._slots_at)
-        return time.monotonic() < self._slots_at
 
     def _rest_until_slot(self, pace: Pace) -> None:
         now = self._now()
@@ -261,46 +253,46 @@ class Limiter:
 
     # --- permits ---------------------------------------------------------------------------------
 
-    async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run what changes the permits when no other one does: each begins with what the last one has left."""
+    async def _begin_change(self) -> None:
+        """Wait until nothing else changes the permits: each change begins with what the last one has left."""
         while not self._changing.acquire(blocking=False):  # it may not block: other tasks share the thread
             await sleep(BUSY_PAUSE_SECONDS)
-        try:
-            return await work()
-        finally:
-            self._changing.release()
 
     async def _take_permits(self, most: int, n: int) -> int:
         """Return for how many of ``n`` further items there are permits; asks for them unless it knows that already."""
-        occupied, permits = self._backlog.occupied, self._permits
-        self._permitted = 0
-        lease, is_enough = self._consumer.lease_length, False
-        if permits is not None and most == self._asked_limit:
-            known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
-            left = permits.until - self._context.broker.clock.now()
-            is_enough = permits.number <= occupied or left >= lease * PERMIT_LEASES_LEFT
-            is_enough = is_enough and time.monotonic() - self._asked_at < known_for
-        if not is_enough:
-            if self.is_lost and occupied == 0:
-                self.forget_loss()  # the runs have ended before their leases were to be extended
-                permits = None
-            if self.is_lost:
-                self._rest(REFUSED_PAUSE_SECONDS)
+        await self._begin_change()
+        try:
+            occupied, permits = self._backlog.occupied, self._permits
+            self._permitted = 0
+            lease, is_enough = self._consumer.lease_length, False
+            if permits is not None and most == self._asked_limit:
+                known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
+                left = permits.until - self._context.broker.clock.now()
+                is_enough = permits.number <= occupied or left >= lease * PERMIT_LEASES_LEFT
+                is_enough = is_enough and time.monotonic() - self._asked_at < known_for
+            if not is_enough:
+                if self.is_lost and occupied == 0:
+                    self.forget_loss()  # the runs have ended before their leases were to be extended
+                    permits = None
+                if self.is_lost:
+                    self._rest(REFUSED_PAUSE_SECONDS)
+                    return 0
+                options: dict[str, Any] = {"limit": most, "occupied": occupied, "wanted": occupied + n}
+                options |= {"lease": lease * PERMIT_LEASES, "known": self._document}
+                options["holds"] = permits is not None and permits.number > 0
+                broker, name = self._context.broker, self._context.name
+                permits, self._document = await take_permits(broker, name, self._by, **options)
+                self._permits, self._asked_at, self._asked_limit = permits, time.monotonic(), most
+                self.is_lost = permits.lost and occupied > 0
+            assert permits is not None
+            if permits.number <= occupied or self.is_lost:
+                self._rest(MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS)
                 return 0
-            options: dict[str, Any] = {"limit": most, "occupied": occupied, "wanted": occupied + n}
-            options |= {"lease": lease * PERMIT_LEASES, "known": self._document}
-            options["holds"] = permits is not None and permits.number > 0
-            permits, self._document = await take_permits(self._context.broker, self._context.name, self._by, **options)
-            self._permits, self._asked_at = permits, time.monotonic()
-            self._asked_limit = most
-            self.is_lost = permits.lost and occupied > 0
-        assert permits is not None
-        if permits.number <= occupied or self.is_lost:
-            self._rest(MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS)
-            return 0
-        # Before the next call that changes the permits: it gives back what seems to be unused.
-        self._permitted = min(n, permits.number - occupied)
-        return self._permitted
+            # Before the next call that changes the permits: it gives back what seems to be unused.
+            self._permitted = min(n, permits.number - occupied)
+            return self._permitted
+        finally:
+            self._changing.release()
 
     def covers(self, items: Sequence[Item[Any]]) -> bool:
         """Return whether the permits last as long as the leases of claimed items: a claim may take very long."""
@@ -327,8 +319,8 @@ class Limiter:
 
     async def _keep(self, find_number: Callable[[int], int | None]) -> None:
         """Keep some of the permits held, and extend their lease; ``find_number`` returns how many, or to do nothing."""
-
-        async def keep() -> None:
+        await self._begin_change()
+        try:
             held = self._permits
             if held is None or self.is_lost or (number := find_number(held.number)) is None:
                 return
@@ -338,8 +330,8 @@ class Limiter:
             self.is_lost = permits.lost
             self._permits = permits if number or permits.lost else None
             self._asked_at = float("-inf")
-
-        await self._alone(keep)
+        finally:
+            self._changing.release()
 
     async def give_back_unused(self) -> None:
         """Give back permits that no claim has used for a moment."""

@@ -14,7 +14,7 @@ from mongoq.data.encoding.error_text import printable
 from mongoq.data.log_fields import log_fields
 from mongoq.errors import ArgumentInvalid
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.executor_aio import AioExecutor
+from mongoq.worker.executor import AioExecutor
 from mongoq.worker.failure_log import exc_info_of
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader
@@ -86,7 +86,13 @@ class AsyncSourceRunner:
                 if lease is None:
                     continue
                 try:
-                    await self._run_under_lease(lease)
+                    while self._is_running():  # the lease is kept between two calls
+                        await self._call_source(lease)
+                        every = self.plan.every
+                        again = time.monotonic() + (0.0 if every is None else every.total_seconds())
+                        while self._is_running() and (seconds_left := again - time.monotonic()) > 0:
+                            await self._extend_if_due(lease)
+                            await self._executor.rest(self._event, min(seconds_left, self._extension_seconds))
                 except TakenOver as lost:
                     words = self.plan.name, lost.held.by or "nobody"
                     text = "source %r has lost its lease, which %s has; nothing more is pushed under it"
@@ -139,16 +145,6 @@ class AsyncSourceRunner:
         else:
             self._coordinator.report_recovery("extend the leases of sources")
             self._due = time.monotonic() + self._extension_seconds
-
-    async def _run_under_lease(self, lease: SourceLease) -> None:
-        """Call the source for as long as this process has the lease, which is kept between two calls."""
-        while self._is_running():
-            await self._call_source(lease)
-            every = self.plan.every
-            again = time.monotonic() + (0.0 if every is None else every.total_seconds())
-            while self._is_running() and (seconds_left := again - time.monotonic()) > 0:
-                await self._extend_if_due(lease)
-                await self._executor.rest(self._event, min(seconds_left, self._extension_seconds))
 
     # --- the generator ---------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.data.arguments import Duration, duration
 from mongoq.data.outcomes import RetryPolicy
 from mongoq.data.process import Health, Local
-from mongoq.data.schedule.definition import Tick, define, function_name
+from mongoq.data.schedule.definition import Definition, Tick, define, function_name
 from mongoq.data.schedule.timetable import Missed
 from mongoq.data.settings import (
     DEFAULT,
@@ -25,20 +25,21 @@ from mongoq.data.settings import (
 )
 from mongoq.errors import ArgumentInvalid
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.aio.ticker import SchedulePlan
 from mongoq.worker.consumer import (
     BROKER_HINT,
     PREFETCH_BYTES,
     Consumer,
     ConsumerOptions,
     Handler,
+    Hook,
     LogErrors,
     OnTimeout,
+    add_hooks,
     any_handler,
+    check_hook,
     check_log_errors,
     consumer,
 )
-from mongoq.worker.hooks import Hook, add_hooks, check_hook
 from mongoq.worker.signals import check_signals
 
 H = TypeVar("H", bound=Handler)
@@ -105,7 +106,7 @@ class AsyncWorker(Local):
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
         self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
-        self._schedules: dict[str, SchedulePlan] = {}
+        self._schedules: dict[str, tuple[Definition, AsyncQueue[Any]]] = {}
         self._hooks: list[Hook] = []
         self._log_errors = check_log_errors(log_errors)
         self._engine: AsyncEngine | None = None
@@ -198,7 +199,12 @@ class AsyncWorker(Local):
         consumer(handle, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
 
         def register(handler: H) -> H:
-            self._add(consumer(handle, handler, **options))
+            added = consumer(handle, handler, **options)
+            if self._engine is not None:
+                raise ArgumentInvalid("queue", f"{added.name!r} comes too late: the worker runs already")
+            if added.name in self._consumers:
+                raise ArgumentInvalid("queue", f"{added.name!r} has a consumer in this worker already")
+            self._consumers[added.name] = added
             return handler
 
         return register
@@ -274,7 +280,7 @@ class AsyncWorker(Local):
         def add(handler: H) -> H:
             register(handler)
             own = replace(definition, function=function_name(handler))
-            self._add_schedule(SchedulePlan(own, handle))
+            self._add_schedule(own, handle)
             return handler
 
         return add
@@ -340,16 +346,9 @@ class AsyncWorker(Local):
         options = replace(options, given={**options.given, **own})
         return handle._with(options=options, overriding=overriding, settings_from=self._settings_from)
 
-    def _add(self, consumer: Consumer) -> None:
-        if self._engine is not None:
-            raise ArgumentInvalid("queue", f"{consumer.name!r} comes too late: the worker runs already")
-        if consumer.name in self._consumers:
-            raise ArgumentInvalid("queue", f"{consumer.name!r} has a consumer in this worker already")
-        self._consumers[consumer.name] = consumer
-
-    def _add_schedule(self, plan: SchedulePlan) -> None:
+    def _add_schedule(self, definition: Definition, queue: AsyncQueue[Any]) -> None:
         """Keep a schedule, to define it when the worker starts."""
-        self._schedules[plan.definition.name] = plan
+        self._schedules[definition.name] = definition, queue
 
     async def run(self, *, drain: bool = False, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or ``stop``, then end in good order.

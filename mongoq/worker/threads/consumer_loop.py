@@ -23,7 +23,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
-from mongoq.worker.executor_threads import ThreadExecutor
+from mongoq.worker.executor import ThreadExecutor
 from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.limiter import Limiter
 from mongoq.worker.threads.settler import Settler
@@ -123,12 +123,16 @@ class ConsumerLoop:
         context = consumer.claims or consumer.context
         if self._doubtful is not None and not backlog.holds(self._doubtful):
             self._doubtful, context.state.held_up = None, 0.0  # settled: the next one of its kind may run
-        options: dict[str, Any] = {"screen": consumer.item_filter, "answered": self._record_answer}
+
+        def record_answer(found: bool) -> None:
+            backlog.is_dry = not found
+            self.coordinator.report_recovery("claim")
+
+        options: dict[str, Any] = {"screen": consumer.item_filter, "answered": record_answer}
         options["limit"] = limiter if consumer.claims is None else None
+        options["over"] = lambda: backlog.closed or self.coordinator.is_paused(consumer)
         try:
-            claimed = consumer.queue._run_given(
-                claim_batch, context, n, consumer.lease, over=self._is_interrupted, **options
-            )
+            claimed = consumer.queue._run_given(claim_batch, context, n, consumer.lease, **options)
         finally:
             backlog.is_dry = False
         if claimed is None:
@@ -149,13 +153,6 @@ class ConsumerLoop:
                 limiter.accept()  # what it has taken and not needed goes back
         if not (has_claimed or claimed.items) and (claimed.held_up or claimed.lapsed or claimed.suspects):
             executor.rest(backlog.fetch_event, POLL_SECONDS / 10)
-
-    def _record_answer(self, found: bool) -> None:  # called by the claim
-        self.backlog.is_dry = not found
-        self.coordinator.report_recovery("claim")
-
-    def _is_interrupted(self) -> bool:
-        return self.backlog.closed or self.coordinator.is_paused(self.consumer)
 
     def _admit(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         """Add claimed items to the backlog; where each has a rate of its key, put off those that may not start yet."""

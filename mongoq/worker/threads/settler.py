@@ -7,7 +7,6 @@ import logging
 from collections.abc import Collection, Mapping
 from copy import copy
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mongoq.core.claim.judge import make_marks
@@ -84,8 +83,21 @@ class Settler:
 
     def _settle(self, parts: list[tuple[Settler, list[ItemOutcome]]]) -> float:
         """Settle outcomes, and return the seconds to rest: after an error, or when all of them were put off."""
+        queue = self._consumer.queue
         try:
-            failed = self._apply_outcomes(parts)
+            try:
+                if self._consumer.pops:
+                    [(_, own)] = parts
+                    failed = queue._run_given(apply_outcomes_at_most_once, self._context, own, context_of)
+                else:
+                    by_queue = [(member._context, outcomes) for member, outcomes in parts]
+                    failed = queue._run_given(apply_outcomes_of_queues, by_queue, context_of)
+            finally:
+                for member, _ in parts:
+                    if member._handed:
+                        handed, member._handed = member._handed, []
+                        member._loop.take_over(handed)
+                    member._backlog.coming = 0
         except BaseException as error:
             for member, outcomes in parts:
                 member._backlog.restore(outcomes)
@@ -107,25 +119,6 @@ class Settler:
             self._backlog.close()
             self._ended = True
         return pause or 0.0
-
-    def _apply_outcomes(self, parts: list[tuple[Settler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
-        """Send the outcomes, and return the errors of items that were not settled, by ``id_key``."""
-        queue = self._consumer.queue
-        if self._consumer.pops:
-            [(_, outcomes)] = parts
-            send = partial(queue._run_given, apply_outcomes_at_most_once, self._context, outcomes, context_of)
-        else:
-            by_queue = [(member._context, outcomes) for member, outcomes in parts]
-            send = partial(queue._run_given, apply_outcomes_of_queues, by_queue, context_of)
-        try:
-            failed: Mapping[Any, Exception] = send()
-        finally:
-            for member, _ in parts:
-                if member._handed:
-                    handed, member._handed = member._handed, []
-                    member._loop.take_over(handed)
-                member._backlog.coming = 0
-        return failed
 
     def _record_results(self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception]:
         """Drop settled and lost items, and put back the others, to settle them again; returns errors of the server."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 from mongoq.data.arguments import Duration, duration
 from mongoq.data.outcomes import RetryPolicy
 from mongoq.data.process import Health, Local
-from mongoq.data.schedule.definition import Tick, define, function_name
+from mongoq.data.schedule.definition import Definition, Tick, define, function_name
 from mongoq.data.schedule.timetable import Missed
 from mongoq.data.settings import (
     DEFAULT,
@@ -31,16 +31,17 @@ from mongoq.worker.consumer import (
     Consumer,
     ConsumerOptions,
     Handler,
+    Hook,
     LogErrors,
     OnTimeout,
+    add_hooks,
     any_handler,
+    check_hook,
     check_log_errors,
     consumer,
 )
-from mongoq.worker.hooks import Hook, add_hooks, check_hook
 from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
-from mongoq.worker.threads.ticker import SchedulePlan
 
 H = TypeVar("H", bound=Handler)
 K = TypeVar("K", bound=Hook)
@@ -106,7 +107,7 @@ class Worker(Local):
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
         self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
-        self._schedules: dict[str, SchedulePlan] = {}
+        self._schedules: dict[str, tuple[Definition, Queue[Any]]] = {}
         self._hooks: list[Hook] = []
         self._log_errors = check_log_errors(log_errors)
         self._engine: Engine | None = None
@@ -199,7 +200,12 @@ class Worker(Local):
         consumer(handle, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
 
         def register(handler: H) -> H:
-            self._add(consumer(handle, handler, **options))
+            added = consumer(handle, handler, **options)
+            if self._engine is not None:
+                raise ArgumentInvalid("queue", f"{added.name!r} comes too late: the worker runs already")
+            if added.name in self._consumers:
+                raise ArgumentInvalid("queue", f"{added.name!r} has a consumer in this worker already")
+            self._consumers[added.name] = added
             return handler
 
         return register
@@ -275,7 +281,7 @@ class Worker(Local):
         def add(handler: H) -> H:
             register(handler)
             own = replace(definition, function=function_name(handler))
-            self._add_schedule(SchedulePlan(own, handle))
+            self._add_schedule(own, handle)
             return handler
 
         return add
@@ -339,16 +345,9 @@ class Worker(Local):
         options = replace(options, given={**options.given, **own})
         return handle._with(options=options, overriding=overriding, settings_from=self._settings_from)
 
-    def _add(self, consumer: Consumer) -> None:
-        if self._engine is not None:
-            raise ArgumentInvalid("queue", f"{consumer.name!r} comes too late: the worker runs already")
-        if consumer.name in self._consumers:
-            raise ArgumentInvalid("queue", f"{consumer.name!r} has a consumer in this worker already")
-        self._consumers[consumer.name] = consumer
-
-    def _add_schedule(self, plan: SchedulePlan) -> None:
+    def _add_schedule(self, definition: Definition, queue: Queue[Any]) -> None:
         """Keep a schedule, to define it when the worker starts."""
-        self._schedules[plan.definition.name] = plan
+        self._schedules[definition.name] = definition, queue
 
     def run(self, *, drain: bool = False, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or ``stop``, then end in good order.
