@@ -15,7 +15,7 @@ from mongoq.core.coordination import heartbeats, schedules
 from mongoq.core.coordination.heartbeats import WorkerRecord
 from mongoq.core.history import mistaken
 from mongoq.core.history.query import BoundedCount
-from mongoq.core.insight import BUDGET, QueueInsight, StoredSettings
+from mongoq.core.insight import QueueInsight, StoredSettings
 from mongoq.core.sequence import hold
 from mongoq.core.settle.settle import graveyard
 from mongoq.core.state.context import BrokerContext, QueueContext
@@ -27,6 +27,8 @@ from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 
 T = TypeVar("T")
 P = ParamSpec("P")
+BUDGET = 100_000
+"""Items that one read of all queues may examine, by default."""
 LEAST_SECONDS = 0.001
 """Time limit of a read whose time is over: the driver takes 0 for no limit."""
 

@@ -59,8 +59,6 @@ from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 
 logger = logging.getLogger("mongoq.stats")
 
-BUDGET = 100_000
-"""Documents that one read of all queues may examine, by default."""
 MAX_LIMIT = 10_000
 """Items of a queue that are counted in each half, due and not yet due, at most."""
 QUEUES_TOGETHER = 25
@@ -159,9 +157,7 @@ class QueueInsight:
         }
 
 
-async def read_queues(
-    broker: BrokerContext, names: Iterable[str] | None = None, *, budget: int = BUDGET
-) -> list[QueueInsight]:
+async def read_queues(broker: BrokerContext, names: Iterable[str] | None = None, *, budget: int) -> list[QueueInsight]:
     """Read the state of all queues, or of the named ones, in order of their names.
 
     It takes six reads of control documents and names, a seventh if a queue has limits, one ``aggregate`` of history,

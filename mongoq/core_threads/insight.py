@@ -22,7 +22,6 @@ from mongoq.core.history.counters import events_in
 from mongoq.core.history.query import BoundedCount
 from mongoq.core.history.read import count_states, in_state
 from mongoq.core.insight import (
-    BUDGET,
     HAS_SEQUENCES,
     KEYS_PER_DOCUMENT,
     MAX_LISTED_SEQUENCES,
@@ -68,9 +67,7 @@ from mongoq.data.stream_claim import STREAM_PREFIX
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 
 
-def read_queues(
-    broker: BrokerContext, names: Iterable[str] | None = None, *, budget: int = BUDGET
-) -> list[QueueInsight]:
+def read_queues(broker: BrokerContext, names: Iterable[str] | None = None, *, budget: int) -> list[QueueInsight]:
     """Read the state of all queues, or of the named ones, in order of their names.
 
     It takes six reads of control documents and names, a seventh if a queue has limits, one ``aggregate`` of history,

@@ -31,6 +31,10 @@ from mongoq.errors import ArgumentInvalid
 
 Document = Mapping[str, Any]
 
+EXHAUSTED_REASON = "retries exhausted"
+ONLY_RUN_REASON = "failed, no retries allowed"
+"""Reasons of letters that failures have made."""
+
 ERROR_BYTES = 4096
 """Bytes of an error's message, and of its traceback, at most."""
 TYPE_BYTES = 256

@@ -1,4 +1,7 @@
-"""The five indexes. Their names carry the schema version, so that a later version can add new ones beside them."""
+"""The schema: its version, and the five indexes.
+
+Their names carry the version, so that a later one can add new ones beside them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+SCHEMA_VERSION = 1
+"""Version of the stored documents that this code writes."""
+OLDEST_READER = 1
+"""Lowest schema version that can read these documents; older code refuses the collection."""
+SCHEMA_ID = "schema:mongoq"
+MAX_INDEXES = 64
+"""Indexes that a collection can have."""
 
 
 @dataclass(frozen=True, slots=True)

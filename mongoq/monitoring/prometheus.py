@@ -17,9 +17,9 @@ from weakref import WeakSet
 
 from anyio import to_thread
 
+from mongoq import QueueInsight, WorkerRecord
 from mongoq.aio import AsyncBroker
-from mongoq.core.coordination.heartbeats import WorkerRecord
-from mongoq.core.insight import BUDGET, QueueInsight
+from mongoq.aio.inspection import BUDGET
 from mongoq.data.arguments import DEAD_SUFFIX, Duration, count, duration
 from mongoq.data.encoding.error_text import name_of
 from mongoq.data.process import EVENTS

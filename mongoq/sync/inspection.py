@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from mongoq.core.coordination.heartbeats import WorkerRecord
 from mongoq.core.history.query import BoundedCount
-from mongoq.core.insight import BUDGET, QueueInsight, StoredSettings
+from mongoq.core.insight import QueueInsight, StoredSettings
 from mongoq.core.settle.settle import graveyard
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads import insight
@@ -28,6 +28,8 @@ from mongoq.sync.queue import DeadQueue
 
 T = TypeVar("T")
 P = ParamSpec("P")
+BUDGET = 100_000
+"""Items that one read of all queues may examine, by default."""
 LEAST_SECONDS = 0.001
 """Time limit of a read whose time is over: the driver takes 0 for no limit."""
 

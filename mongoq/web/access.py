@@ -165,15 +165,11 @@ class Users:
             return Grant("none", "", "send a token, or a name with a password", asks_for_login=True)
         digest = sha256(secret.encode()).digest()
         # All users are compared, so that the time of an answer says nothing about names.
-        fits = [
-            (user, level)
-            for known, (user, level) in self._users.items()
-            if hmac.compare_digest(known, digest) & (name in (None, user))
-        ]
-        if not fits:
-            return Grant("none", "", "the token or the password is wrong", asks_for_login=True, has_failed=True)
-        [(user, level)] = fits
-        return Grant(level, user)
+        found: Grant | None = None
+        for known, (user, level) in self._users.items():
+            if hmac.compare_digest(known, digest) & (name in (None, user)):
+                found = Grant(level, user)
+        return found or Grant("none", "", "the token or the password is wrong", asks_for_login=True, has_failed=True)
 
 
 def _read_secret(secret: str, where: str) -> bytes:

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import bson
 from bson import ObjectId
@@ -15,11 +15,13 @@ from bson.errors import BSONError
 from fastapi import Query
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from mongoq.core.history.query import Query as ItemQuery
 from mongoq.data.arguments import queue_name, read_duration
 from mongoq.data.encoding.codec import PLAIN_OPTIONS
 from mongoq.data.encoding.extended_json import read_json, read_time
 from mongoq.errors import ArgumentInvalid
+
+if TYPE_CHECKING:
+    from mongoq.core.history.query import Query as ItemQuery
 
 JSON_TYPE = "application/json"
 MAX_LISTED = 1_000

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from mongoq import BoundedCount
 from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.output import INTERRUPTED, OPERATION_FAILED, Output, printable, progress
-from mongoq.core.history.query import BoundedCount
 from mongoq.sync import Broker
 from mongoq.sync.contents import ItemSelection
 

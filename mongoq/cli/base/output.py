@@ -19,7 +19,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from mongoq.core.history.transfer import ImportResult
+from mongoq import ImportResult
 from mongoq.data.copies import Replayed
 from mongoq.data.encoding.error_text import escape_controls
 from mongoq.data.encoding.extended_json import JSON_OPTIONS, duration_text, time_text

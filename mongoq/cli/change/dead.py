@@ -23,10 +23,9 @@ from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.output import OPERATION_FAILED, Output, cell, progress
 from mongoq.cli.change.queue import INTERRUPTED_DELETION
 from mongoq.cli.change.replay import follow, report, target_text
-from mongoq.core.settle.settle import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.data.copies import Replayed
 from mongoq.data.encoding.extended_json import json_text
-from mongoq.data.envelope import item_document, to_plain
+from mongoq.data.envelope import EXHAUSTED_REASON, ONLY_RUN_REASON, item_document, to_plain
 from mongoq.data.item import Item
 from mongoq.sync import Broker
 from mongoq.sync.contents import GROUPED_LETTERS, MAX_GROUPS, ItemSelection

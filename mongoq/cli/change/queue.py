@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import click
 from bson import ObjectId
 
+from mongoq import BoundedCount
 from mongoq.cli.base.arguments import (
     COUNT,
     DURATION,
@@ -24,7 +25,6 @@ from mongoq.cli.base.arguments import (
 from mongoq.cli.base.changes import Change, amount, count_items, with_change
 from mongoq.cli.base.connection import with_broker, with_options
 from mongoq.cli.base.output import Output
-from mongoq.core.history.query import BoundedCount
 from mongoq.data.arguments import read_duration
 from mongoq.data.encoding.extended_json import NONE, setting_text
 from mongoq.data.item import State

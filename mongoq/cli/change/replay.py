@@ -9,11 +9,11 @@ from typing import Any
 import click
 from bson import ObjectId
 
+from mongoq import BoundedCount
 from mongoq.cli.base.arguments import COUNT, MOMENT, OBJECT_ID, QUEUE, examples, queue_argument, where_option
 from mongoq.cli.base.changes import CLOCK_MARGIN, Change, amount, with_change
 from mongoq.cli.base.connection import new_queue_text
 from mongoq.cli.base.output import OPERATION_FAILED, Output, progress
-from mongoq.core.history.query import BoundedCount
 from mongoq.data.clock import MILLISECOND
 from mongoq.data.copies import Replayed
 from mongoq.sync import Broker

@@ -18,12 +18,12 @@ from bson import Binary, Decimal128, Int64, ObjectId, json_util
 from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
 
+from mongoq import ImportResult
 from mongoq.cli.base.arguments import examples, queue_argument, where_option
 from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.lines import LineSender, read_line
 from mongoq.cli.base.output import OPERATION_FAILED, Output, discard_stdout, progress
-from mongoq.core.history.transfer import ImportResult
 from mongoq.data.encoding.codec import Encoding, codec_options
 from mongoq.data.encoding.extended_json import read_json
 from mongoq.errors import MongoqError

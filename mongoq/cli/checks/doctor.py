@@ -12,17 +12,14 @@ from typing import Any
 import click
 from pymongo.errors import InvalidOperation, OperationFailure
 
+from mongoq import BoundedCount, QueueInsight, WorkerRecord
 from mongoq.cli.base.arguments import DURATION
 from mongoq.cli.base.changes import amount
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, with_connection, with_json
 from mongoq.cli.base.output import OPERATION_FAILED, Output
 from mongoq.cli.checks.role import ROLE_ACTIONS, ROLE_WORK, ROLES
-from mongoq.core.base.bootstrap import MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
-from mongoq.core.coordination.heartbeats import WorkerRecord
-from mongoq.core.history.query import BoundedCount
-from mongoq.core.insight import QueueInsight
 from mongoq.data.encoding.extended_json import duration_text
-from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES
+from mongoq.data.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES, MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
 from mongoq.data.process import Health
 from mongoq.data.schedule.definition import ScheduleRecord
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from mongoq import BoundedCount, QueueInsight
+from mongoq.aio.inspection import BUDGET
 from mongoq.cli.base.arguments import COUNT, queue_argument, queues_argument
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
-from mongoq.core.insight import BUDGET, NO_ITEMS, QueueInsight
 from mongoq.data.encoding.extended_json import duration_text
 from mongoq.data.limits import describe_start
 from mongoq.data.settings import SETTINGS, to_stored
@@ -73,7 +74,7 @@ def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]
     return {
         "queue": queue.name,
         **counts,
-        "blocked": None if queue.blocked == NO_ITEMS else str(queue.blocked),
+        "blocked": None if queue.blocked == BoundedCount() else str(queue.blocked),
         "oldest": queue.oldest_age,
         "rate": recent if rate is None else rate,
         "paused": "paused" if queue.paused else None,

@@ -16,11 +16,11 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from mongoq import QueueInsight
 from mongoq.cli.base.arguments import COUNT, queues_argument
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.base.output import Output, describe_driver_error, make_table, printable
 from mongoq.cli.inspect.queues import COLUMNS, OPTIONAL, RIGHT, no_queues, queue_row
-from mongoq.core.insight import QueueInsight
 from mongoq.data.encoding.extended_json import time_text
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
 from mongoq.sync import Broker

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self
 import click
 
 import mongoq
+from mongoq.aio.inspection import BUDGET
 from mongoq.cli.base.arguments import ADDRESS, DEFAULT_HOST, to_url
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, with_connection
 from mongoq.cli.base.logs import configure_logging, log_options
-from mongoq.core.insight import BUDGET
 from mongoq.data.process import Health
 from mongoq.errors import AuthenticationFailed, BrokerClosed, MongoqError, ServerUnavailable
 from mongoq.monitoring.durations import RunDurations

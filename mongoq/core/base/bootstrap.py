@@ -13,22 +13,15 @@ from mongoq.core.command import Command, Duplicate, Interruption
 from mongoq.core.perform import perform
 from mongoq.core.state.context import BrokerContext
 from mongoq.data.clock import Sample, ServerClock
-from mongoq.data.indexes import INDEXES
+from mongoq.data.indexes import INDEXES, MAX_INDEXES, OLDEST_READER, SCHEMA_ID, SCHEMA_VERSION
 from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
 
 logger = logging.getLogger("mongoq.clock")
 
-SCHEMA_VERSION = 1
-"""Version of the stored documents that this code writes."""
-OLDEST_READER = 1
-"""Lowest schema version that can read these documents; older code refuses the collection."""
-SCHEMA_ID = "schema:mongoq"
 CLOCK_SAMPLES = 5
 """Round trips in one measurement of the server's clock."""
 UNAUTHORIZED_CODE = 13
 """Error code of the server when the user lacks a right."""
-MAX_INDEXES = 64
-"""Indexes that a collection can have."""
 INDEX_FAULTS: dict[Any, str] = {
     67: "drop indexes of other programs: mongoq needs five",
     85: "drop the other index, and call broker.ensure_indexes()",

@@ -55,7 +55,9 @@ MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """Bytes of one document, at most; the server refuses larger ones."""
 LONGEST_WAIT_SECONDS = 60.0
 """Seconds after which a caller looks again whether its insert has ended."""
-COPIED_FIELDS = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
+COPIED_FIELDS: dict[str, int] = dict.fromkeys(
+    ("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1
+)
 """Fields that a copy is made from."""
 STENCIL_FIELDS = frozenset(("priority", "attempts"))
 """Fields behind the payloads of most items that copies depend on. Only these can share a stencil."""

@@ -24,7 +24,6 @@ from mongoq.core.sequence.places import record_new
 from mongoq.core.settle.move import Moves, Resolve, make_move, new_headers
 from mongoq.core.settle.send import settle_all
 from mongoq.core.settle.settle import (
-    ONLY_RUN_REASON,
     make_burial,
     make_commit,
     make_later,
@@ -34,7 +33,7 @@ from mongoq.core.settle.settle import (
 from mongoq.core.settle.settlement import Batch, Output, Settlement, Wanted
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import duration
-from mongoq.data.envelope import new_envelope
+from mongoq.data.envelope import ONLY_RUN_REASON, new_envelope
 from mongoq.data.item import Item, id_key
 from mongoq.data.log_fields import log_fields
 from mongoq.data.outcomes import (

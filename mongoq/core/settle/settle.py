@@ -26,7 +26,7 @@ from mongoq.core.settle.settlement import (
 )
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import DEAD_SUFFIX, REASON_BYTES, Duration, duration, queue_name, text
-from mongoq.data.envelope import error_document, expiry, origin_document
+from mongoq.data.envelope import EXHAUSTED_REASON, ONLY_RUN_REASON, error_document, expiry, origin_document
 from mongoq.data.indexes import BEGINNING
 from mongoq.data.item import Item, id_key
 from mongoq.data.outcomes import Release
@@ -35,8 +35,6 @@ from mongoq.errors import ArgumentInvalid
 
 M = TypeVar("M")
 
-EXHAUSTED_REASON = "retries exhausted"
-ONLY_RUN_REASON = "failed, no retries allowed"
 BURIED_REASON = "buried"
 HISTORY_FIELDS = ("processed", "expires", "settled")
 """Fields of history and stubs that no live item has."""

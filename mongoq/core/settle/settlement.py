@@ -143,6 +143,8 @@ class Settlement:
             return None
         # It went back or on, which the date that this update wrote shows, and the attempts.
         attempts = changes.get("attempts", item.attempts + self.update.get("$inc", {}).get("attempts", 0))
+        if attempts == item.attempts and changes["when"] == item.lease_until:
+            return None  # another holder that took the item over and released it leaves it in that very state
         wanted = changes.get("q", item.queue), changes["when"], attempts
         return (document.get("q"), document.get("when"), attempts_of(document)) == wanted or None
 

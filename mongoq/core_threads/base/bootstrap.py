@@ -9,10 +9,6 @@ from datetime import UTC
 from mongoq.core.base.bootstrap import (
     CLOCK_SAMPLES,
     INDEX_FAULTS,
-    MAX_INDEXES,
-    OLDEST_READER,
-    SCHEMA_ID,
-    SCHEMA_VERSION,
     _database_command,
     hello_command,
     is_broker_ready,
@@ -25,7 +21,7 @@ from mongoq.core_threads.base.find import find_one
 from mongoq.core_threads.base.retry import retry_and_report, retry_until_reply, run_for_callers
 from mongoq.core_threads.perform import perform
 from mongoq.data.clock import Sample, ServerClock
-from mongoq.data.indexes import INDEXES
+from mongoq.data.indexes import INDEXES, MAX_INDEXES, OLDEST_READER, SCHEMA_ID, SCHEMA_VERSION
 from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
 
 
