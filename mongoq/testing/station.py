@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -219,7 +220,7 @@ class VirtualStation:
         except RUN_FAILURES as error:
             # A handler may raise CancelledError by itself; that fails its run and does not end the test.
             task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0:
+            if task is not None and task.cancelling() > 0 and issubclass(type(error), asyncio.CancelledError):
                 raise
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
@@ -303,9 +304,10 @@ def _transaction_of(error: BaseException | None) -> TransactionsUnavailable | No
     A retry does not help: the test needs a feature that a virtual broker does not have.
     """
     checked: set[int] = set()
-    while error is not None and id(error) not in checked:  # errors may be each other's causes
-        if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
-            return error
-        checked.add(id(error))
-        error = error.__context__ if error.__cause__ is None else error.__cause__
+    with suppress(BaseException):  # attributes of a user's class may raise anything
+        while error is not None and id(error) not in checked:  # errors may be each other's causes
+            if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
+                return error
+            checked.add(id(error))
+            error = error.__context__ if error.__cause__ is None else error.__cause__
     return None
