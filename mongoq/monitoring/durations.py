@@ -11,14 +11,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from mongoq.data.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Retry
+from mongoq.data.outcomes import HandlerOutcome, Outcome
 from mongoq.data.process import Local
 
 BUCKET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets; one more bucket has no bound."""
-OUTCOMES: tuple[type[Outcome], ...] = (Retry, Later, Dead, Drop, Move, Fork)
+OUTCOMES: tuple[type[Outcome], ...] = get_args(HandlerOutcome)
 
 
 @dataclass(slots=True)
