@@ -125,6 +125,19 @@ class QueueSettings:
 _FIELDS = {each.name: each for each in fields(QueueSettings) if each.metadata}
 SETTINGS = tuple(_FIELDS)
 """Names of all settings of a queue."""
+HELP: Mapping[str, str] = {
+    "lease": "Duration of a reservation, such as 30s.",
+    "history": "Time for which processed items are kept, such as 7d, or none.",
+    "max_retries": "Further runs of an item after the first, or none for no limit.",
+    "dead": "Queue of the dead letters, or none.",
+    "max_running": "Runs at a time, over all workers, or none for no limit.",
+    "rate": "Runs that may start in a time, such as 100/m, or none for no limit.",
+    "burst": "Runs that may start at once under the rate, or none for its default.",
+    "max_in_sequence": "Items of one sequence that are handed out at a time.",
+    "on_expired": "Where items go that were not started in time; history deletes them where the queue keeps none.",
+    "on_dead": "Whether the next item follows an item that dies; with hold none does until the letter has gone.",
+}
+"""Each setting in one sentence, for commands and the HTTP API; *none* stands for ``None``, or null."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from mongoq.data.arguments import queue_name
 from mongoq.data.item import State
-from mongoq.data.settings import OnDead, OnExpired
+from mongoq.data.settings import HELP, SETTINGS, QueueSettings, to_stored
 from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName, Seconds
 
 ListedState = Literal[State, "live"]
@@ -237,20 +238,24 @@ class HealthDocument(Answer):
     notes: list[str]
 
 
-class SettingsDocument(Answer):
+def _setting_fields(seconds: Any, *, required: bool) -> dict[str, Any]:
+    """Return the fields of all settings of a queue, for a model in which durations are ``seconds``."""
+    made, hints = {}, get_type_hints(QueueSettings)
+    for name in SETTINGS:
+        kinds = get_args(hints[name]) or (hints[name],)
+        kind = hints[name] if timedelta not in kinds else seconds | None if type(None) in kinds else seconds
+        default = ... if required else to_stored(getattr(DEFAULTS, name))
+        made[name] = kind, Field(default, description=HELP[name])
+    return made
+
+
+DEFAULTS = QueueSettings("")
+
+
+class SettingsDocument(create_model("_Settings", __base__=Answer, **_setting_fields(float, required=True))):  # type: ignore[misc]
     """Settings of a queue; durations are in seconds."""
 
     queue: str
-    lease: float
-    history: float | None = Field(description="Time for which processed items are kept; null if they are deleted.")
-    max_retries: int | None = Field(description="Further runs of an item after the first; null for no limit.")
-    dead: str | None = Field(description="Queue of the dead letters.")
-    max_running: int | None = Field(description="Runs at a time, over all workers; null for no limit.")
-    rate: str | None = Field(description="Runs that may start in a time, such as 100/m; null for no limit.")
-    burst: int | None = Field(description="Runs that may start at once under the rate; null for its default.")
-    on_expired: OnExpired = Field(description="Where items go that were not started in time.")
-    max_in_sequence: int = Field(description="Items of one sequence that are handed out at a time.")
-    on_dead: OnDead = Field(description="What happens to the sequence of an item that becomes a dead letter.")
     paused: bool
     stored: list[str] = Field(description="Settings that are stored; the others are defaults.")
 
@@ -387,19 +392,9 @@ class DropQueue(Action):
     dry_run: bool = False
 
 
-class Configure(Action):
+class Configure(create_model("_Changes", __base__=Action, **_setting_fields(Seconds, required=False))):  # type: ignore[misc]
     """Settings to change; all others stay."""
 
-    lease: Seconds = 0.0
-    history: Seconds | None = None
-    max_retries: Annotated[int, Field(ge=0)] | None = None
-    dead: str | None = None
-    max_running: Annotated[int, Field(ge=1)] | None = None
-    rate: str | None = Field(None, description="Runs that may start in a time, such as 100/m.")
-    burst: Annotated[int, Field(ge=1)] | None = None
-    on_expired: OnExpired = "history"
-    max_in_sequence: Annotated[int, Field(ge=1)] = 1
-    on_dead: OnDead = "continue"
     existing: bool = Field(False, description="Apply history to the items in the history as well.")
 
 

@@ -20,6 +20,7 @@ from mongoq.cli.main import main
 from mongoq.monitoring import durations
 from mongoq.telemetry.threads.operations import observe_operations
 from mongoq.testing import VirtualBroker
+from mongoq.web.models import Configure
 from tests.restricted import OPERATIONS
 
 DOCS = {path.name: path.read_text() for path in (Path(__file__).parents[2] / "docs").glob("*.md")}
@@ -82,6 +83,7 @@ def test_an_outcome_is_settled_for_a_consumer_and_for_a_stage(kind: type[Any]) -
 def test_a_setting_is_an_option_of_calls_and_commands_and_described(name: str) -> None:
     assert name in inspect.signature(mongoq.Queue.configure).parameters
     assert f"--{name.replace('_', '-')}" in CliRunner().invoke(main, ["configure", "--help"]).output
+    assert name in Configure.model_fields
     assert re.search(rf"^\|[^|]*`{name}`", DOCS["settings.md"], re.MULTILINE)
     assert f"{name}:" in (mongoq.QueueSettings.__doc__ or "")
 

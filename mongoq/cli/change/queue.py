@@ -28,7 +28,7 @@ from mongoq.cli.base.output import Output
 from mongoq.data.arguments import read_duration
 from mongoq.data.encoding.extended_json import NONE, setting_text
 from mongoq.data.item import State
-from mongoq.data.settings import SETTINGS, QueueSettings, to_stored
+from mongoq.data.settings import HELP, SETTINGS, QueueSettings, to_stored
 from mongoq.errors import MongoqError, PayloadInvalid, QueueUnknown
 from mongoq.sync import Broker, Queue
 
@@ -36,20 +36,6 @@ ROUGH_LIMIT = 10_000
 """Items that a command examines, at most, to say how many items a change concerns that changes none of them."""
 INTERRUPTED_DELETION = "what was deleted by now is gone, and the rest is still there; run the command again to go on"
 """Sentence after Ctrl-C during a deletion: one command of the server deletes all, and may go on."""
-HELP: Mapping[str, str] = {
-    "lease": "Duration of a reservation, such as 30s.",
-    "history": "Time for which processed items are kept, such as 7d, or none.",
-    "max_retries": "Further runs of an item after the first, or none for no limit.",
-    "dead": "Queue of the dead letters, or none.",
-    "max_running": "Runs at a time, over all workers, or none for no limit.",
-    "rate": "Runs that may start in a time, such as 100/m, or none for no limit.",
-    "burst": "Runs that may start at once under --rate, or none for the default.",
-    "max_in_sequence": "Items of one sequence that are handed out at a time.",
-    "on_expired": "Where items go that were not started in time; history deletes them where the queue keeps none.",
-    "on_dead": "Whether the next item follows an item that dies; with hold none does until the letter is replayed or "
-    "gone.",
-}
-"""Help of the option of each setting."""
 METAVARS = {"dead": "QUEUE", "rate": "RATE"}
 
 
