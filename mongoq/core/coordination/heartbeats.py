@@ -145,14 +145,16 @@ async def workers(broker: BrokerContext, run: ObjectId | None = None) -> list[Wo
             seen, entries = document["seen"], {entry["queue"]: entry for entry in document.get("queues", ())}
             record = WorkerRecord(
                 name=document["_id"].removeprefix(WORKER_PREFIX),
-                host=document.get("host", ""),
-                pid=document.get("pid", 0),
-                started=document.get("started", seen),
+                host=str(document.get("host", "")),
+                pid=int(document.get("pid", 0)),
+                started=min(seen, document.get("started", seen)),  # raises for another type, as do the others
                 seen=seen,
                 alive=now - seen < timedelta(seconds=document["every"]) * HEARTBEATS_MISSED,
-                queues={queue: entry.get("held", 0) for queue, entry in entries.items()},
+                queues={str(queue): int(entry.get("held", 0)) for queue, entry in entries.items()},
                 overdue={
-                    queue: timedelta(seconds=entry["overdue"]) for queue, entry in entries.items() if "overdue" in entry
+                    str(queue): timedelta(seconds=entry["overdue"])
+                    for queue, entry in entries.items()
+                    if "overdue" in entry
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):

@@ -132,21 +132,25 @@ class Settlement:
         is_held = document.get("token") == item.token
         if self.update is None:
             return None if is_held else False  # the delete may still come
-        changes = self.update["$set"]
+        changes, unset = self.update["$set"], self.update.get("$unset", {})
         if "processed" in changes:
             if "settled" in document:
                 return (document["settled"], document.get("processed")) == (item.token, changes["processed"])
             return None if is_held else False
         if self.event is None:
             return (document["when"] == changes["when"] or None) if is_held else False
-        if "token" in document or self.is_date_given:
-            return None
         # It went back or on, which the date that this update wrote shows, and the attempts.
         attempts = changes.get("attempts", item.attempts + self.update.get("$inc", {}).get("attempts", 0))
-        if attempts == item.attempts and changes["when"] == item.lease_until:
+        if self.is_date_given or (attempts == item.attempts and changes["when"] == item.lease_until):
             return None  # another holder that took the item over and released it leaves it in that very state
-        wanted = changes.get("q", item.queue), changes["when"], attempts
-        return (document.get("q"), document.get("when"), attempts_of(document)) == wanted or None
+        key = changes.get("key", None if "key" in unset else item.key)
+        place = document.get("q"), document.get("when"), document.get("key"), attempts_of(document)
+        wanted = changes.get("q", item.queue), changes["when"], key, attempts
+        if "token" in document or place != wanted:
+            return None
+        # A push of the same key may have put this document in the item's place.
+        is_new = not attempts and item.key is not None and (place[0], place[2]) == (item.queue, item.key)
+        return None if is_new else True
 
 
 # --- marks: traces of a pipeline's stage on the items that it settles ----------------------------
