@@ -67,7 +67,7 @@ Target = Literal["collection", "bytes", "history", "database", "sessions"]
 
 @dataclass(slots=True)
 class Command(Generic[T]):
-    """One call of a method of the collection or its database; one command to the server.
+    """One call of a method of the collection or its database; one command to the server, but for a mixed bulk.
 
     Attributes:
         method: the method's name, the same in every driver.

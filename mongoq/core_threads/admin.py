@@ -5,7 +5,7 @@ Idle queues: counters, settings and marks expire once a queue is empty and no pr
 document at its date, even if the queue was used in the meantime. So settings get no date ahead of time: a sweep, once
 an hour, looks for queues that are empty and unused, and notes since when (``idle``). Every use removes the note
 (``queue_settings.mark_used``). Only settings with a note 100 days old, of a queue that is still empty, get a date, an
-hour ahead. Where no process of mongoq runs, nothing expires.
+hour ahead. Where no process of mongoq runs, no document gets a date.
 """
 
 from __future__ import annotations

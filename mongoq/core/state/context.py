@@ -237,7 +237,7 @@ class BrokerContext:
     ) -> None:
         """Count new items, lower the bounds of claims, and wake waiters.
 
-        Called after each write that puts items into a queue, or makes items due there again; the only such call.
+        Called after each write that puts items into a queue, or makes items due there again.
 
         Args:
             queue: the queue.

@@ -1,1 +1,1 @@
-"""The driver for asyncio; ``scripts/unasync.py`` generates ``mongoq.drivers.threads`` from it."""
+"""The driver; ``aio`` is the source of ``threads``."""

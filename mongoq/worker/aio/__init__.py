@@ -1,4 +1,4 @@
-"""The asynchronous worker. ``mongoq.worker.threads`` is generated from it by ``scripts/unasync.py``."""
+"""The worker; ``aio`` is the source of ``threads``."""
 
 from mongoq.worker.aio.item_runner import AsyncJob
 from mongoq.worker.aio.worker import AsyncWorker
