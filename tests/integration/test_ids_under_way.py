@@ -183,3 +183,18 @@ def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(
         assert popping.queue("numbers", model=int).pop() is None
     (letter,) = broker.queue("numbers.dead").peek(9)
     assert (letter.payload, letter.id == id) == ("no number", False)
+
+
+@pytest.mark.parametrize("history", [None, 3600])
+def test_a_pop_buries_an_item_whose_key_was_pushed_again_meanwhile(
+    broker: mongoq.Broker, uri: str, database: str, history: int | None
+) -> None:
+    numbers = broker.queue("numbers", history=history)
+    id = numbers.push("no number", key="k")
+    numbers.push(2)
+    with listened_to(uri, database) as (popping, commands):
+        commands.after = once(lambda: numbers.push(7, key="k"))
+        popped = [popping.queue("numbers", model=int).pop() for _ in range(3)]
+    assert [item and item.payload for item in popped] == [2, 7, None]
+    (letter,) = numbers.dead.peek(9)
+    assert (letter.id, letter.payload) == (id, "no number")

@@ -76,3 +76,13 @@ def test_what_slices_find_together_is_everything_once_and_in_order(dead: Any, ur
     whole = list(dead.history(state=None, where={"$mod": [7, 0]}))
     assert found == [str(item.id) for item in whole]
     assert sorted(item.payload for item in whole) == list(range(0, NUMBER, 7))
+
+
+def test_every_page_has_items_of_each_priority_that_another_program_wrote(broker: mongoq.Broker, raw: Any) -> None:
+    when, priorities = datetime(2024, 1, 1, tzinfo=UTC), [0, float("nan"), "low", None]
+    envelope = {"q": "orders", "when": when, "attempts": 0, "reserved": False}
+    broker.ensure_indexes()
+    raw.insert_many([{**envelope, "priority": priorities[n // 300], "payload": n} for n in range(1200)])
+    exported = [document["payload"] for page, _ in broker.queue("orders").select().export() for document in page]
+    assert sorted(exported) == list(range(1200))
+    assert broker.queue("orders").select(where={"$gte": 0}).count() == mongoq.BoundedCount(1200)

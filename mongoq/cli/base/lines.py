@@ -106,7 +106,8 @@ class LineSender:
             LineInvalid: a line is no item; the lines before it are sent, and no others.
         """
         try:
-            with self.output.explaining(lambda: self.state() + self.hint()), progress(prints=prints) as show:
+            explaining = self.output.explaining(lambda: self.state() + ("" if self.dry_run else self.hint()))
+            with explaining, progress(prints=prints) as show:
                 for lines in read_lines(stream):
                     for start in range(0, len(lines), self.batch):
                         items: dict[int, Any] = {}

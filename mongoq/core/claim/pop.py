@@ -9,7 +9,7 @@ be buried, is put back first.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -156,19 +156,25 @@ async def _remove_head(context: QueueContext[M], on_invalid: OnInvalid) -> Item[
         except PayloadInvalid as invalid:
             if raises_invalid(context, on_invalid):
                 raise_misfit(popped, invalid)
-    try:
-        await perform(_restore_command(raw, where))
-    except Duplicate:  # an item was pushed under its id or key meanwhile, and stays
-        await perform(_restore_command(raw, where, new_id()))
+    # An item that was pushed under its key or its id meanwhile stays. In history the id is still its own.
+    for without in ((), ("key",), ("key", "_id")):
+        try:
+            await perform(_restore_command(raw, where, without))
+        except Duplicate:
+            if "_id" in without:
+                raise
+        else:
+            break
     raise _ReserveFirst
 
 
-def _restore_command(raw: RawBSONDocument, where: Mapping[str, Any], new: ObjectId | None = None) -> Command[Any]:
+def _restore_command(raw: RawBSONDocument, where: Mapping[str, Any], without: Sequence[str] = ()) -> Command[Any]:
     """Return the command that stores a popped document as its bytes, in place of the history that it left, if any.
 
-    With a ``new`` id it is another document, without the key. The command has nothing to give back, nor has the pop.
+    ``without`` its key, or its id, for which it gets a new one. The command has nothing to give back, nor has the pop.
     """
-    stages: list[dict[str, Any]] = [{"$replaceWith": {"$literal": raw}}, {"$unset": list(HISTORY_FIELDS)}]
-    if new is not None:
-        stages += [{"$set": {"_id": new}}, {"$unset": "key"}]
+    stages: list[dict[str, Any]] = [{"$replaceWith": {"$literal": raw}}]
+    stages.append({"$unset": [*HISTORY_FIELDS, *(name for name in without if name != "_id")]})
+    if "_id" in without:
+        stages.append({"$set": {"_id": new_id()}})
     return Command("update_one", {"filter": where, "update": stages, "upsert": True}, undo=lambda _: None)

@@ -203,17 +203,43 @@ def _places_between(fields: Sequence[str], after: Document | None, last: Documen
         lowers: list[Any] = [{}] if first is None else [{name: values} for values in _later_values(name, first[name])]
         uppers = [] if final is None else [{name: {"$not": values}} for values in _later_values(name, final[name])]
         return [[lower, *uppers] for lower in lowers]
-    if first is not None and first == final:
+    # ``repr``, because NaN is not equal to itself.
+    if first is not None and final is not None and (first == final or repr(first) == repr(final)):
         return [[first, *place] for place in _places_between(others, after, last)]
     begin = [] if first is None else [[first, *place] for place in _places_between(others, after, None)]
     end = [] if final is None else [[final, *place] for place in _places_between(others, None, last)]
+    return [*begin, *([{name: values}] for values in _values_between(name, first, final)), *end]
+
+
+PRIORITY_KINDS: tuple[Any, ...] = (None, math.nan, {"$gte": -math.inf}, {"$gte": ""})
+"""Conditions of the kinds of priorities, as they sort: missing, not a number, numbers, texts."""
+NUMBER = 2
+"""Place of numbers among the kinds of priorities."""
+
+
+def _values_between(name: str, first: Document | None, final: Document | None) -> list[Any]:
+    """Return conditions of the values between those of two documents."""
     lower = {} if first is None else {"$gt": first[name]}
     upper = {} if final is None else {"$lt": final[name]}
-    if first is not None and (first[name] is None or first[name] != first[name]):  # NaN
-        lower = {"$gte": -math.inf}
-    elif first is None and final is not None and isinstance(final[name], int | float):
-        upper = {"$not": {"$gte": final[name]}}
-    return [*begin, [{name: {**lower, **upper}}], *end]
+    if name != "priority":
+        return [{**lower, **upper}]
+    # Another program may have left the priority out, or stored anything; a comparison finds values of one type only.
+    low = -1 if first is None else _rank(first[name])
+    high = len(PRIORITY_KINDS) if final is None else _rank(final[name])
+    if low == high:
+        return [{**lower, **upper}]
+    between: list[Any] = [kind for rank, kind in enumerate(PRIORITY_KINDS) if low < rank < high]
+    ends = [end for end, rank in ((lower, low), (upper, high)) if NUMBER <= rank < len(PRIORITY_KINDS)]
+    return [*between, *ends]
+
+
+def _rank(priority: Any) -> int:
+    """Return the place of a priority among the kinds."""
+    if priority is None:
+        return 0
+    if not isinstance(priority, int | float | Decimal128):
+        return NUMBER + 1
+    return NUMBER if priority == priority else 1  # noqa: PLR0124  # only NaN is not equal to itself
 
 
 ID_TYPES: tuple[tuple[str, Any], ...] = (

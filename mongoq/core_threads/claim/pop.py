@@ -153,8 +153,13 @@ def _remove_head(context: QueueContext[M], on_invalid: OnInvalid) -> Item[M] | N
         except PayloadInvalid as invalid:
             if raises_invalid(context, on_invalid):
                 raise_misfit(popped, invalid)
-    try:
-        perform(_restore_command(raw, where))
-    except Duplicate:  # an item was pushed under its id or key meanwhile, and stays
-        perform(_restore_command(raw, where, new_id()))
+    # An item that was pushed under its key or its id meanwhile stays. In history the id is still its own.
+    for without in ((), ("key",), ("key", "_id")):
+        try:
+            perform(_restore_command(raw, where, without))
+        except Duplicate:
+            if "_id" in without:
+                raise
+        else:
+            break
     raise _ReserveFirst
