@@ -8,12 +8,14 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from bson import ObjectId
 
 import mongoq
 from tests.cli.conftest import Run
+from tests.waiting import CLOCKS, until
 
 HOSTILE = "orders\x1b[31m"
 
@@ -78,7 +80,13 @@ def test_what_comes_while_a_person_thinks_stays(
     if command == "dead drop":
         [held] = [item.sequence for item in queue.dead.peek(1)]
         first = queue.push("waits", sequence=held)
-    exit_code, question = answer_at_a_terminal(environment, f"{command} orders", lambda: add(3))
+
+    def add_while_a_person_thinks() -> None:
+        asked = datetime.now(UTC)  # by a process whose clock may be ahead of this one's
+        until(lambda: datetime.now(UTC) > asked + CLOCKS)
+        add(3)
+
+    exit_code, question = answer_at_a_terminal(environment, f"{command} orders", add_while_a_person_thinks)
     assert (" 2 " in question, exit_code) == (True, 0)
     if command == "dead drop":
         assert f"; without them go on sequence {held} of orders (1 item, first {first})? " in question

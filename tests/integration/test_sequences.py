@@ -407,6 +407,7 @@ def test_a_process_that_is_killed_while_it_takes_items_away_blocks_no_sequence(
             held = queue.reserve()
             assert held is not None
             queue.bury(held, reason="x")
+            until(dying.queue("orders.dead").peek)  # its clock may be behind
             with commands.killed_before(raw.database.client, step):
                 try:
                     TAKEN[how](dying)
