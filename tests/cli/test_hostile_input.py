@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -108,7 +109,7 @@ def test_an_error_forges_no_line_of_the_log(broker: mongoq.Broker, program_here:
     ended = program_here("worker", "app:make_refusing", "--drain", more=RAISING)
     assert len(ended.logged("ValueError: no stock")) == 2, "in the line, and below the traceback"
     assert ended.logged("declared dead")
-    assert [line for line in ended.log if line.startswith(FORGED[:11])]
+    assert [line for line in ended.log if re.match("[0-9]{4}-[0-9]{2}-[0-9]{2}T", line)]
     assert_nothing_forged("\n".join(ended.log))
 
 
