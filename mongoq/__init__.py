@@ -10,15 +10,17 @@ from mongoq.aio import (
     AsyncItemSelection,
     AsyncQueue,
     AsyncTransaction,
+    BoundedCount,
+    Counts,
+    FailureGroup,
+    ImportResult,
+    QueueInsight,
+    QueueStats,
+    ReleasedSequence,
+    StoredSettings,
+    WorkerRecord,
 )
 from mongoq.connection import connect, connect_async
-from mongoq.core.coordination.heartbeats import WorkerRecord
-from mongoq.core.history.counters import QueueStats
-from mongoq.core.history.dead_letters import FailureGroup, ReleasedSequence
-from mongoq.core.history.query import BoundedCount
-from mongoq.core.history.read import Counts
-from mongoq.core.history.transfer import ImportResult
-from mongoq.core.insight import QueueInsight, StoredSettings
 from mongoq.data.clock import VirtualClock
 from mongoq.data.copies import SKIP, Replayed
 from mongoq.data.item import Failure, Hop, Item, Origin

@@ -16,7 +16,6 @@ from mongoq.core.history.mistaken import log_no_history
 from mongoq.core.history.query import PAGE, BoundedCount, Query, make_query
 from mongoq.core.history.read import Counts, Selection, blocked_by
 from mongoq.core.history.transfer import ImportResult, check_history, check_import, exported_fields, import_items
-from mongoq.core.push.draft import DEFAULT_REMEMBER
 from mongoq.core.sequence.hold import repair_sequences
 from mongoq.core.state.context import QueueContext, context_of
 from mongoq.core.wait.wait import find_next_due
@@ -25,6 +24,7 @@ from mongoq.data.copies import Replayed
 from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.item import Document, Item
 from mongoq.data.limits import QueueLimits
+from mongoq.data.push_options import DEFAULT_REMEMBER
 from mongoq.data.settings import (
     DEFAULT,
     Default,

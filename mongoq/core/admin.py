@@ -18,13 +18,7 @@ from typing import Any
 
 from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import find_few, find_one
-from mongoq.core.base.queue_settings import (
-    CONTROL_PREFIX,
-    COUNTERS_PREFIX,
-    IN_USE_UPDATE,
-    ensure_ready,
-    mark_ordered,
-)
+from mongoq.core.base.queue_settings import IN_USE_UPDATE, ensure_ready, mark_ordered
 from mongoq.core.base.topics import read_bindings as read_topics
 from mongoq.core.command import Command, Duplicate, delete_many
 from mongoq.core.coordination.heartbeats import workers
@@ -38,7 +32,7 @@ from mongoq.core.perform import perform
 from mongoq.core.sequence.hold import delete_in_order, forget_sequences
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import DEAD_SUFFIX, PRIORITIES, Id, count, queue_name
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.sequence import HAS_PLACE, blocked_filter
 from mongoq.data.settings import queue_options
 from mongoq.data.stream_claim import STREAM_PREFIX

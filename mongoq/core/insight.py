@@ -19,7 +19,7 @@ from bson import ObjectId
 from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import aggregate_all, find_few, find_one
 from mongoq.core.base.first_due import first_due_pipeline
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
+from mongoq.core.base.queue_settings import unusable_settings
 from mongoq.core.base.topics import read_bindings
 from mongoq.core.command import Command
 from mongoq.core.coordination.heartbeats import WorkerRecord, workers
@@ -35,7 +35,7 @@ from mongoq.core.history.mistaken import (
 from mongoq.core.history.query import BoundedCount
 from mongoq.core.history.read import count_states, counts_of, find_queues, in_state, read_controls
 from mongoq.core.perform import perform
-from mongoq.core.push.insert import check_key, live_filter
+from mongoq.core.push.insert import live_filter
 from mongoq.core.sequence.hold import (
     CONTROLS_PER_PAGE,
     find_held,
@@ -48,10 +48,11 @@ from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import DEAD_SUFFIX, count, object_id, queue_name
 from mongoq.data.encoding.extended_json import time_text
 from mongoq.data.envelope import to_plain
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.item import Document, Item, state_of
 from mongoq.data.limits import QueueLimits
 from mongoq.data.process import EVENTS
+from mongoq.data.push_options import check_key
 from mongoq.data.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id
 from mongoq.data.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.data.stream_claim import STREAM_PREFIX

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Literal
@@ -40,7 +40,7 @@ from mongoq.data.item import (
     with_stored,
     without_payloads,
 )
-from mongoq.data.join_state import JoinState, Place, rendezvous_id
+from mongoq.data.join_state import FOREVER, JoinState, Place, rendezvous_id
 from mongoq.data.log_fields import log_fields
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 
@@ -48,8 +48,6 @@ logger = logging.getLogger("mongoq.joining")
 
 Late = Literal["error", "wait", "drop"]
 Missing = Literal["error", "pass"]
-FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
-"""End of the wait in a join without a timeout."""
 MAX_ARRIVALS = 500
 """Items in one claim, and in one transaction that settles expired items."""
 MISSED_FIELD = "missed"

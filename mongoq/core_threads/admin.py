@@ -28,7 +28,7 @@ from mongoq.core.admin import (
     SWEEP_ID,
     Documents,
 )
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE
+from mongoq.core.base.queue_settings import IN_USE_UPDATE
 from mongoq.core.command import Command, Duplicate, delete_many
 from mongoq.core.coordination.limits import limit_documents_filter
 from mongoq.core.coordination.repairs import REPAIR_PREFIX
@@ -47,7 +47,7 @@ from mongoq.core_threads.history.read import queues, read_controls
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import delete_in_order, forget_sequences
 from mongoq.data.arguments import DEAD_SUFFIX, PRIORITIES, Id, count, queue_name
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.sequence import HAS_PLACE, blocked_filter
 from mongoq.data.settings import queue_options
 from mongoq.data.stream_claim import STREAM_PREFIX

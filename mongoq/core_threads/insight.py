@@ -15,7 +15,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
+from mongoq.core.base.queue_settings import unusable_settings
 from mongoq.core.command import Command
 from mongoq.core.coordination.heartbeats import WorkerRecord
 from mongoq.core.history.counters import events_in
@@ -38,7 +38,7 @@ from mongoq.core.insight import (
     _share,
     logger,
 )
-from mongoq.core.push.insert import check_key, live_filter
+from mongoq.core.push.insert import live_filter
 from mongoq.core.sequence.hold import CONTROLS_PER_PAGE
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
@@ -58,9 +58,10 @@ from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.hold import find_held, find_letters, find_miscounted, find_uncounted, read_heads
 from mongoq.data.arguments import DEAD_SUFFIX, count, object_id, queue_name
 from mongoq.data.envelope import to_plain
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.item import Document, Item, state_of
 from mongoq.data.process import EVENTS
+from mongoq.data.push_options import check_key
 from mongoq.data.sequence import HAS_PLACE, IS_BLOCKED, control_id
 from mongoq.data.settings import from_stored, resolve_settings
 from mongoq.data.stream_claim import STREAM_PREFIX

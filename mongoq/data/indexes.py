@@ -1,4 +1,4 @@
-"""The schema: its version, and the five indexes.
+"""The schema: its version, the ids of control documents, and the five indexes.
 
 Their names carry the version, so that a later one can add new ones beside them.
 """
@@ -17,6 +17,11 @@ OLDEST_READER = 1
 SCHEMA_ID = "schema:mongoq"
 MAX_INDEXES = 64
 """Indexes that a collection can have."""
+COUNTERS_PREFIX = "stats:"
+"""Prefix of the ``_id`` of a queue's counters."""
+CONTROL_PREFIX = "queue:"
+"""Prefix of the ``_id`` of a queue's control document."""
+TOPICS_ID = "topics:mongoq"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -27,6 +27,8 @@ def qualify(pipeline: str, part: str, by: str) -> str:
     return f"{escaped}{by}{part}"
 
 
+FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
+"""End of the wait in a join without a timeout."""
 VALUE_BYTES = 1024
 """Bytes of a value as BSON, at most."""
 MAX_PLACE_DIGITS = 18

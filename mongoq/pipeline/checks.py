@@ -17,11 +17,11 @@ from unicodedata import category
 
 from pydantic import BaseModel
 
-from mongoq.core.push.draft import check_due, check_headers
 from mongoq.data.arguments import choice, count, duration, expires, priority, queue_name
 from mongoq.data.encoding.codec import Codec, Encoding, codec_options
 from mongoq.data.operators import where_filter
 from mongoq.data.outcomes import Drop, Move, Outcome
+from mongoq.data.push_options import check_due, check_headers
 from mongoq.data.settings import KEEP, Default, check_options
 from mongoq.data.stream_claim import MAX_STREAM_CLAIM_ITEMS
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid

@@ -4,6 +4,13 @@
 ``scripts/unasync.py`` generates ``mongoq.sync`` from the asyncio classes.
 """
 
+from mongoq.core.coordination.heartbeats import WorkerRecord
+from mongoq.core.history.counters import QueueStats
+from mongoq.core.history.dead_letters import FailureGroup, ReleasedSequence
+from mongoq.core.history.query import BoundedCount
+from mongoq.core.history.read import Counts
+from mongoq.core.history.transfer import ImportResult
+from mongoq.core.insight import QueueInsight, StoredSettings
 from mongoq.sync.blocks import Reserved, Transaction
 from mongoq.sync.broker import Broker
 from mongoq.sync.contents import ItemSelection
@@ -18,4 +25,13 @@ __all__ = [
     "Queue",
     "Reserved",
     "Transaction",
+    "BoundedCount",
+    "Counts",
+    "FailureGroup",
+    "ImportResult",
+    "QueueInsight",
+    "QueueStats",
+    "ReleasedSequence",
+    "StoredSettings",
+    "WorkerRecord",
 ]

@@ -12,7 +12,6 @@ from mongoq.core.history.dead_letters import FailureGroup, ReleasedSequence
 from mongoq.core.history.query import PAGE, BoundedCount, Query, make_query
 from mongoq.core.history.read import Counts, Selection
 from mongoq.core.history.transfer import ImportResult, check_import, exported_fields
-from mongoq.core.push.draft import DEFAULT_REMEMBER
 from mongoq.core.state.context import QueueContext, context_of
 from mongoq.core_threads import admin
 from mongoq.core_threads.base import queue_settings
@@ -28,6 +27,7 @@ from mongoq.data.copies import Replayed
 from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.item import Document, Item
 from mongoq.data.limits import QueueLimits
+from mongoq.data.push_options import DEFAULT_REMEMBER
 from mongoq.data.settings import (
     DEFAULT,
     Default,

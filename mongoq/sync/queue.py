@@ -15,7 +15,6 @@ from mongoq.core.claim.judge import OnInvalid
 from mongoq.core.history.dead_letters import selection
 from mongoq.core.history.read import Selection
 from mongoq.core.push import draft
-from mongoq.core.push.insert import KEYED, OnDuplicate, check_key
 from mongoq.core.state.context import context_of
 from mongoq.core_threads import admin
 from mongoq.core_threads.base.transaction import run_within
@@ -29,6 +28,7 @@ from mongoq.data.copies import Replayed
 from mongoq.data.item import Item
 from mongoq.data.outcomes import Move
 from mongoq.data.process import Local
+from mongoq.data.push_options import KEYED, OnDuplicate, check_expires, check_key
 from mongoq.data.sequence import check_sequence
 from mongoq.data.settings import KEEP, QueueSettings
 from mongoq.drivers.sessions import BLOCKS
@@ -270,7 +270,7 @@ class Queue(Contents[M], Local):
             PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored.
         """
         draft.make_draft(self._context, delay, when, priority, headers)
-        draft.check_expires(VirtualClock(roughly_now(self._context.broker.clock)), expires, delay, when)
+        check_expires(VirtualClock(roughly_now(self._context.broker.clock)), expires, delay, when)
         if key is not None:
             check_key(key)
         if sequence is not None:

@@ -24,8 +24,8 @@ from opentelemetry.trace import (
 )
 
 import mongoq
-from mongoq.core.command import Interruption
 from mongoq.data.encoding.error_text import hide_credentials, print_exception, spoken, text_of, type_name
+from mongoq.sync.operations import Interruption
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.propagation import Propagation

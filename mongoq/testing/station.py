@@ -13,20 +13,25 @@ from functools import partial
 from threading import Lock
 from typing import Any, Literal, TypeVar
 
-from mongoq.core.coordination.limits import bucket_id
-from mongoq.core.push.draft import due_time
-from mongoq.core_threads.base.queue_settings import ensure_ready
-from mongoq.core_threads.claim.worker_claims import is_kept
-from mongoq.core_threads.coordination.limits import end_put_offs, give_back_slots, take_slots
-from mongoq.core_threads.history import read
-from mongoq.core_threads.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
 from mongoq.data.arguments import duration
 from mongoq.data.encoding.error_text import printable
 from mongoq.data.item import Item, id_key
 from mongoq.data.log_fields import log_fields
 from mongoq.data.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
+from mongoq.data.push_options import due_time
 from mongoq.data.rate import Pace
 from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
+from mongoq.sync.operations import (
+    apply_outcomes,
+    apply_outcomes_at_most_once,
+    bucket_id,
+    commit_before_run,
+    end_put_offs,
+    ensure_ready,
+    give_back_slots,
+    is_kept,
+    take_slots,
+)
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.backlog import HandlerCall
@@ -288,7 +293,7 @@ class VirtualStation:
             raise StageStopped(self.consumer.label, item.queue, item.id) from cause
         untyped = replace(self._context, codec=self._context.broker.untyped)
         # Without a model: the payload may not fit it, and only the existence of the item counts.
-        if self._server.queue(untyped)._run(read.get, item.id) is None:
+        if self._server.queue(untyped).get(item.id) is None:
             return Result(item, "dead", entry, outcome.error, to=self._context.settings.dead)
         return Result(item, "retry", entry, outcome.error, delay=duration(outcome.delay, "delay"))
 

@@ -17,7 +17,7 @@ from mongoq.core.base.retry import retry_until_reply, run_for_callers
 from mongoq.core.command import Command, Duplicate
 from mongoq.core.perform import perform
 from mongoq.core.state.context import BrokerContext, QueueContext
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.log_fields import log_fields
 from mongoq.data.settings import (
     SETTINGS,
@@ -36,10 +36,6 @@ logger = logging.getLogger("mongoq.settings")
 
 MAX_QUEUES = 5_000
 """Queues that one command can mark as used."""
-COUNTERS_PREFIX = "stats:"
-"""Prefix of the ``_id`` of a queue's counters."""
-CONTROL_PREFIX = "queue:"
-"""Prefix of the ``_id`` of a queue's control document."""
 REFRESH_SECONDS = 1.0
 """Seconds after which an operation that depends on the settings reads them again."""
 MARK_USED_SECONDS = 86_400.0

@@ -18,9 +18,8 @@ from mongoq.core.base.retry import retry_lost_race, retry_until_reply, run_for_c
 from mongoq.core.command import Command, Duplicate, Refused
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import DEAD_SUFFIX, queue_name
+from mongoq.data.indexes import TOPICS_ID
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
-
-TOPICS_ID = "topics:mongoq"
 
 DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
 """Error text for a dead queue named in a binding."""

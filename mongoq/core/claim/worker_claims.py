@@ -25,7 +25,6 @@ from mongoq.core.claim.judge import bury_foreign, decode_items, hand_out, make_m
 from mongoq.core.claim.reserve import claim_one
 from mongoq.core.command import Blocked, Command, PartlyRefused
 from mongoq.core.history.query import is_refused_filter, refusal
-from mongoq.core.push.draft import due_time
 from mongoq.core.settle.apply_outcomes import apply_outcomes
 from mongoq.core.settle.move import CheckedMove, Moves, Resolve, make_move
 from mongoq.core.settle.settle import make_commit
@@ -38,6 +37,7 @@ from mongoq.data.indexes import CLAIM_FIELDS
 from mongoq.data.item import Document, Item, id_key
 from mongoq.data.operators import where_filter
 from mongoq.data.outcomes import Drop, Move, make_unknown_error
+from mongoq.data.push_options import due_time
 from mongoq.errors import ArgumentInvalid, FilterInvalid, ReservationLost
 
 M = TypeVar("M")

@@ -90,7 +90,7 @@ async def take_lease(
     # The document exists under another live lease: the filter matched nothing, so the upsert tried to insert its
     # ``_id``.
     except Duplicate:
-        return await _read_holder(broker, id)
+        return await read_holder(broker, id)
     return token, document
 
 
@@ -105,7 +105,7 @@ async def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
     if not (await _update(tenure, update)):
-        raise TakenOver(await _read_holder(broker, tenure.id))
+        raise TakenOver(await read_holder(broker, tenure.id))
 
 
 async def give_back(broker: BrokerContext, tenure: DocumentLease) -> None:
@@ -128,7 +128,8 @@ def under(tenure: DocumentLease) -> dict[str, Any]:
     return {"_id": tenure.id, "token": tenure.token}
 
 
-async def _read_holder(broker: BrokerContext, id: str) -> ForeignLease:
+async def read_holder(broker: BrokerContext, id: str) -> ForeignLease:
+    """Read the lease of a document (``find``)."""
     return holder(await find_one(broker, {"_id": id}, {"by": 1, "until": 1}))
 
 

@@ -33,7 +33,7 @@ from mongoq.core.coordination.document_lease import (
     under,
 )
 from mongoq.core.perform import perform
-from mongoq.core.push.draft import Draft, check_due, check_expires, check_headers, last_start
+from mongoq.core.push.draft import Draft
 from mongoq.core.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
 from mongoq.core.sequence.places import Promoted, ensure_ready_to_enter, enter_all, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
@@ -41,6 +41,7 @@ from mongoq.data.arguments import priority as checked_priority
 from mongoq.data.clock import time_of
 from mongoq.data.join_state import qualify
 from mongoq.data.outcomes import Record
+from mongoq.data.push_options import check_due, check_expires, check_headers, last_start
 from mongoq.data.sequence import check_sequence, topic_problem
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 

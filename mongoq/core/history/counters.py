@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from mongoq.core.base.bootstrap import ensure_broker_ready, is_unauthorized
-from mongoq.core.base.queue_settings import COUNTERS_PREFIX, mark_used
+from mongoq.core.base.queue_settings import mark_used
 from mongoq.core.command import Command, Duplicate, PartlyRefused, Refused
 from mongoq.core.history.read import (
     MAX_CONTROL_DOCUMENTS,
@@ -23,7 +23,7 @@ from mongoq.core.history.read import (
 )
 from mongoq.core.perform import perform
 from mongoq.core.state.context import BrokerContext
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, COUNTERS_PREFIX
 from mongoq.data.log_fields import log_fields
 from mongoq.data.process import EVENTS
 from mongoq.data.sequence import HAS_PLACE, IS_BLOCKED

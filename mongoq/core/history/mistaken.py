@@ -17,14 +17,13 @@ from typing import Any
 
 from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import aggregate_all, find_one
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.core.base.topics import read_bindings as read_topics
 from mongoq.core.history.query import BoundedCount
 from mongoq.core.history.read import find_queues, in_state, queues, read_controls
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import DEAD_SUFFIX
 from mongoq.data.copies import COPY_MARK, is_publication
-from mongoq.data.indexes import BEGINNING, CLAIM_ORDER
+from mongoq.data.indexes import BEGINNING, CLAIM_ORDER, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.item import Document
 from mongoq.data.settings import from_stored, resolve_settings
 from mongoq.errors import ArgumentInvalid, QueueUnknown

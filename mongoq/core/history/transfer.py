@@ -15,8 +15,7 @@ from mongoq.core.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.core.base.retry import retry_until_reply
 from mongoq.core.base.transaction import ensure_possible
 from mongoq.core.command import Command, Duplicate, PartlyRefused, chunks, own_error
-from mongoq.core.push.draft import DEFAULT_REMEMBER, check_headers
-from mongoq.core.push.insert import check_key, find_pushed
+from mongoq.core.push.insert import find_pushed
 from mongoq.core.push.publish import push_in_order
 from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import count, moment, object_id
@@ -24,6 +23,7 @@ from mongoq.data.arguments import priority as checked_priority
 from mongoq.data.copies import MAX_REFUSALS
 from mongoq.data.encoding.codec import SIZE_LIMIT
 from mongoq.data.envelope import Document, expiry, is_same_push
+from mongoq.data.push_options import DEFAULT_REMEMBER, check_headers, check_key
 from mongoq.data.sequence import check_sequence
 from mongoq.errors import ArgumentInvalid
 

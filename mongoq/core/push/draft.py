@@ -13,21 +13,18 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.core.command import with_place
-from mongoq.core.push.insert import KEYED, Keyed
 from mongoq.core.state.context import QueueContext
-from mongoq.data.arguments import PRIORITIES, Duration, duration, moment, object_id, read_list
+from mongoq.data.arguments import PRIORITIES, Duration, object_id, read_list
 from mongoq.data.arguments import expires as checked_expires
 from mongoq.data.arguments import priority as checked_priority
 from mongoq.data.clock import Clock, milliseconds, time_of
-from mongoq.data.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.data.envelope import Document, Stencil, fresh_envelope, new_envelope
+from mongoq.data.push_options import KEYED, Keyed, check_due, check_headers, due_time, last_start
 from mongoq.data.sequence import check_sequence
-from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.errors import ArgumentInvalid
 
 T = TypeVar("T")
 
-DEFAULT_REMEMBER = timedelta(days=7)
-"""How long an id given by the producer is remembered by default."""
 
 Push = tuple[bytes, bytes, int]
 """One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the index of its draft.
@@ -172,85 +169,6 @@ def make_draft(
         priority = checked_priority(priority)
     encoded = None if headers is None else check_headers(headers, context.broker.encoding)
     return Draft(delay, when, priority, encoded)
-
-
-def due_time(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
-    """Return the time from which on an item is eligible: now, after ``delay``, or at ``when``."""
-    if when is not None:
-        return moment(when, "when")
-    if delay is None:
-        return clock.stamp()
-    length = duration(delay, "delay")
-    try:
-        return clock.now() + length if length else clock.stamp()
-    except OverflowError:  # the caller's own clock may show any year
-        raise ArgumentInvalid("delay", f"ends beyond the year 9999: {delay!r}") from None
-
-
-def last_start(
-    clock: Clock, expires: timedelta | datetime, delay: Duration | None = None, when: datetime | None = None
-) -> datetime:
-    """Return the time by which an item must be started; refuse one before a delayed item is due.
-
-    A time that is over is no error without a delay: then the first claim that meets the item settles it.
-    """
-    try:
-        start_by = expires if isinstance(expires, datetime) else clock.now() + expires
-    except OverflowError:  # the caller's own clock may show any year
-        raise ArgumentInvalid("expires", f"ends beyond the year 9999: {expires!r}") from None
-    # The clock is read in this order, so that an expiry as long as the delay is always refused.
-    due = due_time(clock, delay, when) if is_put_off(delay, when) else None
-    if due is not None and due >= start_by:
-        problem = f"the item is due at {due:%Y-%m-%d %H:%M:%S} UTC and must start before {start_by:%Y-%m-%d %H:%M:%S}"
-        raise ArgumentInvalid("expires", f"{problem} UTC, so it could never start; give a longer time than the delay")
-    return start_by
-
-
-def check_expires(
-    clock: Clock, expires: Any, delay: Duration | None, when: datetime | None
-) -> timedelta | datetime | None:
-    """Return how long an item that is pushed later may wait for its start, or until when, checked.
-
-    ``delay`` and ``when`` were checked before. An item that could never start is refused, as far as that is known now.
-    """
-    if expires is None:
-        return None
-    lasts = checked_expires(expires)
-    last_start(clock, lasts, delay, when)
-    return lasts
-
-
-def is_put_off(delay: Duration | None, when: datetime | None) -> bool:
-    """Return whether an item waits before it is due; a delay of zero is none."""
-    return when is not None or bool(delay)
-
-
-def remember_time(once: Duration | None, identified: bool) -> timedelta:
-    """Return how long ids are remembered; ``once`` needs a given id, since only its item is pushed again."""
-    if once is None:
-        return DEFAULT_REMEMBER
-    if not identified:
-        raise ArgumentInvalid("once", "says how long a given id is remembered; give the id as well")
-    return duration(once, "once", zero=False)
-
-
-def check_due(delay: Duration | None, when: datetime | None) -> None:
-    """Refuse ``delay`` and ``when`` together, and either one when it is no valid time."""
-    if delay is not None and when is not None:
-        raise ArgumentInvalid("when", "give either delay= or when=, not both")
-    if delay is not None:
-        duration(delay, "delay")
-    if when is not None:
-        moment(when, "when")
-
-
-def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
-    """Return the headers in the form to send; raise ``PayloadInvalid`` or ``PayloadTooLarge``."""
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping):
-        raise PayloadInvalid("headers", f"a document, not {type(headers).__name__}")
-    return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
 
 
 def encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:

@@ -6,8 +6,7 @@ Of the live items of a queue, at most one has a given key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn
 
 from bson import ObjectId
 
@@ -16,15 +15,11 @@ from mongoq.core.base.retry import retry_lost_race, retry_once
 from mongoq.core.command import Command, Duplicate, ReplyLost, has_matched
 from mongoq.core.perform import perform
 from mongoq.core.state.context import BrokerContext
-from mongoq.data.arguments import text
 from mongoq.data.envelope import Document, is_same_push
 from mongoq.data.indexes import BEGINNING, KEY
-from mongoq.errors import ArgumentInvalid, DuplicateItem
+from mongoq.data.push_options import Keyed
+from mongoq.errors import DuplicateItem
 
-OnDuplicate = Literal["keep", "replace", "raise"]
-ON_DUPLICATE_VALUES: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
-MAX_KEY_BYTES = 1024
-"""Bytes of a key in UTF-8, at most."""
 REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin", "start_by")
 """Fields that a replacing push sets, and removes when it has no value for them."""
 REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joined", "throttled")
@@ -33,8 +28,6 @@ REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joi
 ``by`` stays: with it, an item may have changed (``claim.batch_claim``). ``hops`` and ``missed`` stay: with them a stage
 and a join know that this id has been there before.
 """
-KEYED = "cannot be given with key=: an item with a key may be replaced in its place; give one of the two"
-"""Problem of a push or a move with both a sequence and a key."""
 PUSH_FIELDS = {"q": 1, "into": 1, "once": 1, "origin.queue": 1}
 """Fields that identify the push of an envelope."""
 
@@ -105,34 +98,6 @@ async def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, 
 
 
 # --- keys ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Keyed:
-    """Key of a push, and the action when a live item has that key."""
-
-    key: str
-    on_duplicate: OnDuplicate
-
-
-def check_key(key: Any) -> str:
-    """Return a key: a non-empty string of at most 1 KiB."""
-    if not text(key, "key", MAX_KEY_BYTES):
-        raise ArgumentInvalid("key", "cannot be empty; None is no key")
-    if any("\ud800" <= letter <= "\udfff" for letter in key):
-        raise ArgumentInvalid("key", "cannot hold lone surrogates")
-    return str(key)
-
-
-def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
-    """Check the key and the action on a duplicate; refuse an action without a key."""
-    if on_duplicate not in ON_DUPLICATE_VALUES:
-        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(ON_DUPLICATE_VALUES)}, not {on_duplicate!r}")
-    if key is not None:
-        return Keyed(check_key(key), on_duplicate)
-    if on_duplicate != "keep":
-        raise ArgumentInvalid("on_duplicate", "says what to do with an item of the same key; give key= as well")
-    return None
 
 
 async def upsert_keyed(

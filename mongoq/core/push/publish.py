@@ -13,11 +13,12 @@ from mongoq.core.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.core.base.transaction import run_atomic, run_in_transaction
 from mongoq.core.command import Command, chunks
 from mongoq.core.perform import perform
-from mongoq.core.push.insert import Keyed, find_pushed, id_taken_error, insert_item, upsert_keyed
+from mongoq.core.push.insert import find_pushed, id_taken_error, insert_item, upsert_keyed
 from mongoq.core.sequence.places import Promoted, enter_all, record_new, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.copies import make_bound_copy
 from mongoq.data.envelope import Document, is_same_push, splice
+from mongoq.data.push_options import Keyed
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 

@@ -42,9 +42,8 @@ from mongoq.core.push.draft import (
     check_sequences,
     encode_payloads,
     make_draft,
-    remember_time,
 )
-from mongoq.core.push.insert import OnDuplicate, check_keyed, find_pushed, is_new
+from mongoq.core.push.insert import find_pushed, is_new
 from mongoq.core.push.publish import (
     MAX_COPIES,
     MAX_TRANSACTION_BYTES,
@@ -58,6 +57,7 @@ from mongoq.core.state.context import QueueContext
 from mongoq.data.arguments import Duration, Expires, Id, object_id
 from mongoq.data.arguments import expires as checked_expires
 from mongoq.data.envelope import is_same_push, new_ids
+from mongoq.data.push_options import OnDuplicate, check_keyed, remember_time
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 

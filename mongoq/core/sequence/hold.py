@@ -19,14 +19,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mongoq.core.base.find import find_few, find_one, prefix_filter
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, ensure_ready
+from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.base.statements import Statement, send_statements
 from mongoq.core.base.transaction import run_atomic
 from mongoq.core.command import Command, delete_many
 from mongoq.core.perform import perform
 from mongoq.core.sequence.places import Promoted, leave, promote, record_promoted
 from mongoq.core.state.context import BrokerContext, QueueContext
-from mongoq.data.indexes import BEGINNING, SEQUENCE_ORDER
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, SEQUENCE_ORDER
 from mongoq.data.item import Document, Item, find_held_target, id_key
 from mongoq.data.sequence import (
     HAS_PLACE,

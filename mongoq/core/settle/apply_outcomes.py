@@ -17,7 +17,6 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.core.base.queue_settings import ensure_ready
-from mongoq.core.push.draft import due_time, last_start
 from mongoq.core.push.insert import insert_item
 from mongoq.core.push.publish import MAX_TRANSACTION_BYTES
 from mongoq.core.sequence.places import record_new
@@ -49,6 +48,7 @@ from mongoq.data.outcomes import (
     SettledElsewhere,
     make_unknown_error,
 )
+from mongoq.data.push_options import due_time, last_start
 from mongoq.data.settings import KEEP
 from mongoq.errors import MongoqError, OutcomeInvalid, PayloadTooLarge
 

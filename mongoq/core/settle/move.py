@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from mongoq.core.base.queue_settings import ensure_ready
 from mongoq.core.command import with_place
-from mongoq.core.push.draft import check_due, check_expires, check_headers
-from mongoq.core.push.insert import KEYED, check_key
 from mongoq.core.settle.send import check_items, settle, settle_item
 from mongoq.core.settle.settlement import (
     Batch,
@@ -30,6 +28,7 @@ from mongoq.data.encoding.error_text import spoken
 from mongoq.data.envelope import trace_to_keep
 from mongoq.data.item import Item
 from mongoq.data.outcomes import Move
+from mongoq.data.push_options import KEYED, check_due, check_expires, check_headers, check_key
 from mongoq.data.sequence import check_sequence
 from mongoq.data.settings import KEEP
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, PayloadTooLarge

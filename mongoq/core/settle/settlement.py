@@ -12,7 +12,6 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.core.base.statements import Statement
 from mongoq.core.command import MAX_COMMAND_ITEMS
-from mongoq.core.push.draft import due_time
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.clock import Clock
 from mongoq.data.encoding.codec import SIZE_LIMIT
@@ -29,6 +28,7 @@ from mongoq.data.item import (
 )
 from mongoq.data.operators import padding, patch_update
 from mongoq.data.process import Event
+from mongoq.data.push_options import due_time
 from mongoq.errors import PatchInvalid
 
 Patch = Mapping[str, Mapping[str, Any]]

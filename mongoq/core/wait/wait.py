@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 from mongoq.core.base.bootstrap import ensure_broker_ready
 from mongoq.core.base.find import aggregate_all, close_cursor, find_one
 from mongoq.core.base.first_due import first_due_command, first_due_pipeline
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, REFRESH_SECONDS, mark_used
-from mongoq.core.base.topics import TOPICS_ID
+from mongoq.core.base.queue_settings import REFRESH_SECONDS, mark_used
 from mongoq.core.command import Command, ReplyLost, Waiter, own_error
 from mongoq.core.perform import perform, rest, run_beside, sleep
 from mongoq.core.state.context import BrokerContext, QueueContext, event_key
 from mongoq.core.state.wait_queue import STREAM_LINGER_SECONDS, WaitQueue
+from mongoq.data.indexes import CONTROL_PREFIX, TOPICS_ID
 from mongoq.data.item import id_key
 
 logger = logging.getLogger("mongoq.waiting")

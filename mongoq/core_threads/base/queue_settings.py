@@ -13,8 +13,6 @@ from typing import Any
 from mongoq.core.base.bootstrap import is_broker_ready
 from mongoq.core.base.queue_settings import (
     CHECK_PAUSE_SECONDS,
-    CONTROL_PREFIX,
-    COUNTERS_PREFIX,
     IN_USE_UPDATE,
     MARK_USED_SECONDS,
     MAX_QUEUES,
@@ -31,7 +29,7 @@ from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.find import find_one
 from mongoq.core_threads.base.retry import retry_until_reply, run_for_callers
 from mongoq.core_threads.perform import perform
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.log_fields import log_fields
 from mongoq.data.settings import (
     QueueOptions,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.core.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS
-from mongoq.core.base.topics import TOPICS_ID, Bound, _check_alive, _queue_names, bindings_in
+from mongoq.core.base.topics import Bound, _check_alive, _queue_names, bindings_in
 from mongoq.core.command import Command, Duplicate, Refused
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready, ensure_transactional
@@ -21,6 +21,7 @@ from mongoq.core_threads.base.find import find_one
 from mongoq.core_threads.base.queue_settings import ensure_ready
 from mongoq.core_threads.base.retry import retry_lost_race, retry_until_reply, run_for_callers
 from mongoq.data.arguments import queue_name
+from mongoq.data.indexes import TOPICS_ID
 from mongoq.errors import ArgumentInvalid
 
 

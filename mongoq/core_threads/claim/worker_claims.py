@@ -23,7 +23,6 @@ from mongoq.core.claim.judge import make_marks, unclaimed
 from mongoq.core.claim.worker_claims import BLOCKED_WAIT_SECONDS, MAX_CLAIM, ClaimedBatch, ItemFilter, M, skip_lapsed
 from mongoq.core.command import Blocked, Command, PartlyRefused
 from mongoq.core.history.query import is_refused_filter, refusal
-from mongoq.core.push.draft import due_time
 from mongoq.core.settle.move import make_move
 from mongoq.core.settle.settle import make_commit
 from mongoq.core.settle.settlement import Batch, Wanted, group_by_statement
@@ -39,6 +38,7 @@ from mongoq.core_threads.settle.apply_outcomes import apply_outcomes
 from mongoq.core_threads.wait.wait import wait_for_item
 from mongoq.data.encoding.codec import UnreadableDocument
 from mongoq.data.item import Document, Item, id_key
+from mongoq.data.push_options import due_time
 from mongoq.errors import FilterInvalid, ReservationLost
 
 # --- filters of consumers -------------------------------------------------------------------------

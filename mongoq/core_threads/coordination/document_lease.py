@@ -60,7 +60,7 @@ def take_lease(
     # The document exists under another live lease: the filter matched nothing, so the upsert tried to insert its
     # ``_id``.
     except Duplicate:
-        return _read_holder(broker, id)
+        return read_holder(broker, id)
     return token, document
 
 
@@ -75,7 +75,7 @@ def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update: Mapp
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
     if not (_update(tenure, update)):
-        raise TakenOver(_read_holder(broker, tenure.id))
+        raise TakenOver(read_holder(broker, tenure.id))
 
 
 def give_back(broker: BrokerContext, tenure: DocumentLease) -> None:
@@ -88,7 +88,8 @@ def _update(tenure: DocumentLease, update: Mapping[str, Any]) -> bool:
     return retry_until_reply(Command("update_one", arguments, has_matched, resolved=True))
 
 
-def _read_holder(broker: BrokerContext, id: str) -> ForeignLease:
+def read_holder(broker: BrokerContext, id: str) -> ForeignLease:
+    """Read the lease of a document (``find``)."""
     return holder(find_one(broker, {"_id": id}, {"by": 1, "until": 1}))
 
 

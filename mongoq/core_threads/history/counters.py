@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mongoq.core.base.bootstrap import is_unauthorized
-from mongoq.core.base.queue_settings import COUNTERS_PREFIX
 from mongoq.core.command import Command, Duplicate, PartlyRefused, Refused
 from mongoq.core.history.counters import (
     EMPTYING_EVENTS,
@@ -26,7 +25,7 @@ from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.queue_settings import mark_used
 from mongoq.core_threads.history.read import find_queues, read_controls
 from mongoq.core_threads.perform import perform
-from mongoq.data.indexes import BEGINNING
+from mongoq.data.indexes import BEGINNING, COUNTERS_PREFIX
 from mongoq.data.log_fields import log_fields
 from mongoq.data.process import EVENTS
 from mongoq.data.sequence import HAS_PLACE, IS_BLOCKED

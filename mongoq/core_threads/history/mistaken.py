@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.core.history.mistaken import (
     MAX_SEARCHED,
     MAX_SUGGESTIONS,
@@ -36,7 +35,7 @@ from mongoq.core_threads.base.topics import read_bindings as read_topics
 from mongoq.core_threads.history.read import find_queues, queues, read_controls
 from mongoq.data.arguments import DEAD_SUFFIX
 from mongoq.data.copies import COPY_MARK
-from mongoq.data.indexes import BEGINNING, CLAIM_ORDER
+from mongoq.data.indexes import BEGINNING, CLAIM_ORDER, CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.data.item import Document
 from mongoq.data.settings import from_stored, resolve_settings
 from mongoq.errors import ArgumentInvalid, QueueUnknown

@@ -8,7 +8,6 @@ from typing import Any
 
 from mongoq.core.command import Command, Duplicate, PartlyRefused, chunks, own_error
 from mongoq.core.history.transfer import ImportResult, Pair, _add_dates, _other_queue
-from mongoq.core.push.draft import DEFAULT_REMEMBER
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.queue_settings import ensure_ready, refresh_settings
@@ -17,6 +16,7 @@ from mongoq.core_threads.base.transaction import ensure_possible
 from mongoq.core_threads.push.insert import find_pushed
 from mongoq.core_threads.push.publish import push_in_order
 from mongoq.data.envelope import is_same_push
+from mongoq.data.push_options import DEFAULT_REMEMBER
 
 
 def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> ImportResult:

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 from bson import ObjectId
 
 from mongoq.core.command import Command, Duplicate, ReplyLost, has_matched
-from mongoq.core.push.insert import PUSH_FIELDS, REMOVED_FIELDS, REPLACED_FIELDS, Keyed, id_taken_error, live_filter
+from mongoq.core.push.insert import PUSH_FIELDS, REMOVED_FIELDS, REPLACED_FIELDS, id_taken_error, live_filter
 from mongoq.core.state.context import BrokerContext
 from mongoq.core_threads.base.find import find_few, find_one
 from mongoq.core_threads.base.retry import retry_lost_race, retry_once
 from mongoq.core_threads.perform import perform
 from mongoq.data.envelope import Document, is_same_push
 from mongoq.data.indexes import KEY
+from mongoq.data.push_options import Keyed
 from mongoq.errors import DuplicateItem
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.core.command import Command, chunks
-from mongoq.core.push.insert import Keyed, id_taken_error
+from mongoq.core.push.insert import id_taken_error
 from mongoq.core.push.publish import Copy, Ordered, Put, _check_transaction_size, _record_puts
 from mongoq.core.sequence.places import Promoted, record_new, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
@@ -20,6 +20,7 @@ from mongoq.core_threads.push.insert import find_pushed, insert_item, upsert_key
 from mongoq.core_threads.sequence.places import enter_all
 from mongoq.data.copies import make_bound_copy
 from mongoq.data.envelope import Document, is_same_push
+from mongoq.data.push_options import Keyed
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid
 

@@ -36,9 +36,7 @@ from mongoq.core.push.draft import (
     check_sequences,
     encode_payloads,
     make_draft,
-    remember_time,
 )
-from mongoq.core.push.insert import OnDuplicate, check_keyed
 from mongoq.core.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, copy_for_queue
 from mongoq.core.push.push import MAX_TRANSACTION_PUSHES, SEQUENCE, Failures, Shareable, _ids, logger
 from mongoq.core.state.context import QueueContext
@@ -52,6 +50,7 @@ from mongoq.core_threads.push.publish import insert_copies, push_in_order, push_
 from mongoq.data.arguments import Duration, Expires, Id, object_id
 from mongoq.data.arguments import expires as checked_expires
 from mongoq.data.envelope import is_same_push, new_ids
+from mongoq.data.push_options import OnDuplicate, check_keyed, remember_time
 from mongoq.data.sequence import topic_problem
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 

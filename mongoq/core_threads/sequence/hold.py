@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 from mongoq.core.base.find import prefix_filter
-from mongoq.core.base.queue_settings import CONTROL_PREFIX
 from mongoq.core.base.statements import Statement
 from mongoq.core.command import Command, delete_many
 from mongoq.core.sequence.hold import (
@@ -46,7 +45,7 @@ from mongoq.core_threads.base.statements import send_statements
 from mongoq.core_threads.base.transaction import run_atomic
 from mongoq.core_threads.perform import perform
 from mongoq.core_threads.sequence.places import leave, promote
-from mongoq.data.indexes import BEGINNING, SEQUENCE_ORDER
+from mongoq.data.indexes import BEGINNING, CONTROL_PREFIX, SEQUENCE_ORDER
 from mongoq.data.item import Document, Item, find_held_target, id_key
 from mongoq.data.sequence import (
     HAS_PLACE,

@@ -24,10 +24,10 @@ from mongoq.core.settle.by_token import (
     UNREAD_FIELDS,
     ExtendedItems,
     FencedItem,
+    SettledByToken,
     cut_ids,
     update_many_command,
 )
-from mongoq.core.settle.by_token import SettledByToken as SettledByToken
 from mongoq.core.settle.move import make_move
 from mongoq.core.settle.settle import make_commit
 from mongoq.core.settle.settlement import Batch, Wanted, make_statement

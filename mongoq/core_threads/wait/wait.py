@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.core.base.first_due import first_due_command, first_due_pipeline
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, REFRESH_SECONDS
-from mongoq.core.base.topics import TOPICS_ID
+from mongoq.core.base.queue_settings import REFRESH_SECONDS
 from mongoq.core.command import Command, ReplyLost, Waiter
 from mongoq.core.state.context import BrokerContext, QueueContext, event_key
 from mongoq.core.state.wait_queue import STREAM_LINGER_SECONDS, WaitQueue
@@ -45,6 +44,7 @@ from mongoq.core_threads.base.bootstrap import ensure_broker_ready
 from mongoq.core_threads.base.find import aggregate_all, close_cursor, find_one
 from mongoq.core_threads.base.queue_settings import mark_used
 from mongoq.core_threads.perform import perform, rest, run_beside, sleep
+from mongoq.data.indexes import CONTROL_PREFIX, TOPICS_ID
 from mongoq.data.item import id_key
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 
-from mongoq.core.join import FOREVER
 from mongoq.data.arguments import Duration
 from mongoq.data.item import Item
-from mongoq.data.join_state import qualify
+from mongoq.data.join_state import FOREVER, qualify
 from mongoq.data.outcomes import Drop, Move
 from mongoq.data.settings import DEFAULT, Default
 from mongoq.errors import ArgumentInvalid

@@ -25,8 +25,6 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import mongoq.spark
-from mongoq.core_threads.base.find import find_one
-from mongoq.core_threads.coordination.streams import read_notes, write_note
 from mongoq.data.arguments import duration
 from mongoq.data.encoding.error_text import name_of, text_of, type_name
 from mongoq.data.envelope import shorten
@@ -54,6 +52,7 @@ from mongoq.spark.raw_options import Location
 from mongoq.spark.stream.stream_options import StageOption
 from mongoq.spark.types.convert import PERMISSIVE, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD, id_shown
+from mongoq.sync.operations import read_holder, read_notes, write_note
 from mongoq.worker.outcome_resolver import check_result
 from mongoq.worker.run_context import RunContext
 
@@ -88,9 +87,8 @@ def _release(key: tuple[Location, str]) -> None:
 
 def _busy(place: Location, consumer: str) -> ConsumerBusy:
     """Return the error with the owner and the end of the lease, from the control document of the consumer."""
-    broker = broker_at(place.of_driver)
-    document = broker._run(find_one, {"_id": stream_id(consumer)}, {"by": 1, "until": 1}) or {}
-    return ConsumerBusy(consumer, document.get("by"), document.get("until"))
+    held = broker_at(place.of_driver)._run(read_holder, stream_id(consumer))
+    return ConsumerBusy(consumer, held.by, held.until)
 
 
 TASK_ENDINGS = ("left", "lost", "halted")

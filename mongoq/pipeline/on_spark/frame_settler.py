@@ -20,12 +20,6 @@ import pyarrow as pa
 from bson import ObjectId
 from pyspark.sql.types import NullType, StringType, StructType
 
-from mongoq.core.settle.apply_outcomes import ItemOutcome
-from mongoq.core.settle.exchange import PutOff
-from mongoq.core.state.context import context_of
-from mongoq.core_threads.base.queue_settings import ensure_ready
-from mongoq.core_threads.settle.apply_outcomes import apply_outcomes
-from mongoq.core_threads.settle.by_token import read_held_documents
 from mongoq.data.arguments import REASON_BYTES
 from mongoq.data.encoding.codec import Wrapped
 from mongoq.data.envelope import shorten
@@ -44,6 +38,7 @@ from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE, id_shown
 from mongoq.spark.write.column_roles import DURATION_TYPES
 from mongoq.spark.write.payloads import Payloads, Refusal, wrap_documents, wrap_json, wrap_raw, wrap_values
+from mongoq.sync.operations import ItemOutcome, PutOff, apply_outcomes, context_of, ensure_ready, read_held_documents
 from mongoq.worker.failure_log import hide_text, log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 

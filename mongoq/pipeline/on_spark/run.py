@@ -17,12 +17,8 @@ from urllib.parse import quote
 
 from bson import ObjectId
 
+from mongoq import QueueStats
 from mongoq.connection import connect
-from mongoq.core.history.counters import QueueStats
-from mongoq.core_threads.coordination.document_lease import halt
-from mongoq.core_threads.coordination.heartbeats import workers_of
-from mongoq.core_threads.history.counters import stats
-from mongoq.core_threads.wait.wait import find_next_dues, is_drained
 from mongoq.data.arguments import Duration, count, duration
 from mongoq.errors import ArgumentInvalid, BrokerClosed, GraphInvalid, StageStopped
 from mongoq.pipeline.graph.graph import Graph
@@ -46,6 +42,7 @@ from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
 from mongoq.spark.versions import require
 from mongoq.sync import Queue
+from mongoq.sync.operations import find_next_dues, halt, is_drained, stats, workers_of
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.threads.engine import begin_work
 

@@ -17,8 +17,6 @@ import pyarrow as pa
 from bson import ObjectId
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from mongoq.core_threads.coordination.document_lease import is_halted
-from mongoq.core_threads.history.counters import flush
 from mongoq.data.encoding.error_text import print_exception
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
@@ -28,6 +26,7 @@ from mongoq.pipeline.run.consumers import machinery, make_engine
 from mongoq.pipeline.run.run import Counts, count_parts
 from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
+from mongoq.sync.operations import flush, is_halted
 from mongoq.worker.consumer import LogErrors
 from mongoq.worker.threads.engine import Engine
 

@@ -10,12 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from mongoq.core import join as join_aio
-from mongoq.core.claim.worker_claims import make_filter
-from mongoq.core.coordination.sources import source_id
-from mongoq.core.join import MAX_ARRIVALS, Arrival, JoinSpec
-from mongoq.core.state.context import context_of
-from mongoq.core_threads import join as join_threads
+from mongoq.aio import operations as operations_aio
 from mongoq.data.arguments import Duration, duration
 from mongoq.data.encoding.codec import Codec, Wrapped
 from mongoq.data.encoding.error_text import name_of, spoken
@@ -46,6 +41,8 @@ from mongoq.errors import (
 from mongoq.pipeline.frames.rows import wrap_frame_handler
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
+from mongoq.sync import operations as operations_threads
+from mongoq.sync.operations import MAX_ARRIVALS, Arrival, JoinSpec, context_of, make_filter, source_id
 from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, add_hooks, consumer, takes_job
 from mongoq.worker.outcome_resolver import (
     HandlerResult,
@@ -270,7 +267,7 @@ def machinery(
             continue
         try:
             if stage.join is not None:
-                joining = join_aio if asynchronous else join_threads
+                joining = operations_aio if asynchronous else operations_threads
                 own += _make_join_consumers(graph, stage, broker, joining, coroutines=coroutines)
                 continue
             for queue in stage.sources:

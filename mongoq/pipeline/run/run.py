@@ -13,8 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from mongoq import QueueStats
 from mongoq.aio import AsyncBroker
-from mongoq.core.history.counters import QueueStats
 from mongoq.data.arguments import Duration, wait_seconds
 from mongoq.data.process import Health, Local
 from mongoq.pipeline.graph.graph import Graph

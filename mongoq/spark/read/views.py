@@ -10,14 +10,12 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Self
 
-from mongoq.core.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
-from mongoq.core.base.topics import TOPICS_ID
-from mongoq.core_threads.insight import find_dead_queue
 from mongoq.data.arguments import DEAD_SUFFIX, queue_name
-from mongoq.data.indexes import BEGINNING, CLAIM, HISTORY, Index
+from mongoq.data.indexes import BEGINNING, CLAIM, CONTROL_PREFIX, COUNTERS_PREFIX, HISTORY, TOPICS_ID, Index
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
+from mongoq.sync.operations import find_dead_queue
 
 QUEUE_OPTIONS = ("queue", "queues", "prefix")
 """Options that name the queues of a read; exactly one is given."""

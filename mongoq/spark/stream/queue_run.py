@@ -20,20 +20,23 @@ from typing import Any, NoReturn
 
 from bson import ObjectId
 
-from mongoq.core.coordination.document_lease import ForeignLease, TakenOver
-from mongoq.core.coordination.streams import StreamRun
-from mongoq.core.settle.by_token import cut_ids
-from mongoq.core.state.context import QueueContext
-from mongoq.core_threads.coordination import streams
-from mongoq.core_threads.coordination.document_lease import extend_lease, give_back
-from mongoq.core_threads.settle.by_token import extend_held
-from mongoq.core_threads.wait.wait import wait_for_item
 from mongoq.data.stream_claim import StreamClaim, stream_id
 from mongoq.errors import ConsumerBusy
 from mongoq.spark.clients import broker_at, flush_observer, scan_at
 from mongoq.spark.read.views import QueueSelection, refuse_unknown
 from mongoq.spark.stream.stream_options import QueueStreamOptions
-from mongoq.sync import Broker
+from mongoq.sync import Broker, operations
+from mongoq.sync.operations import (
+    ForeignLease,
+    QueueContext,
+    StreamRun,
+    TakenOver,
+    cut_ids,
+    extend_held,
+    extend_lease,
+    give_back,
+    wait_for_item,
+)
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -97,7 +100,7 @@ class QueueRun:
 
     def now(self) -> datetime:
         """Return the server's time."""
-        return self._broker._run(streams.server_time)
+        return self._broker._run(operations.server_time)
 
     def stop_at_now(self) -> None:
         """Restrict all later batches to items that are eligible now, and never wait for items."""
@@ -121,7 +124,7 @@ class QueueRun:
         run = self._open_run()
         if run.claim is not None and run.claim.number == number and self.token != token:
             with self._in_plain_words():
-                self._broker._run(streams.take_up_claim, run, after=number)
+                self._broker._run(operations.take_up_claim, run, after=number)
 
     def latest(self, start: int, most: int) -> int:
         """Settle the batch that ends with ``start``, and return the end of the next one, or ``start`` when it is empty.
@@ -130,12 +133,12 @@ class QueueRun:
         """
         run = self._open_run()
         with self._in_plain_words():
-            self._queue._run(streams.settle_claim, run, start)
-            claim = self._broker._run(streams.take_up_claim, run, after=start) or self._next(run, start, most)
+            self._queue._run(operations.settle_claim, run, start)
+            claim = self._broker._run(operations.take_up_claim, run, after=start) or self._next(run, start, most)
         return start if claim is None else claim.number
 
     def _next(self, run: StreamRun, start: int, most: int) -> StreamClaim | None:
-        next_claim = self._queue._observed(streams.next_claim)
+        next_claim = self._queue._observed(operations.next_claim)
 
         def attempt(context: QueueContext[Any]) -> list[Any] | None:
             claim = next_claim(context, run, most, self._options.lease, after=start, due=self._due)
@@ -182,7 +185,7 @@ class QueueRun:
         """Settle the batch that ends with this number, unless it is settled."""
         if self._run is not None:
             with self._in_plain_words():
-                self._queue._run(streams.settle_claim, self._open_run(), end)
+                self._queue._run(operations.settle_claim, self._open_run(), end)
 
     def end(self) -> None:
         """Give the run back at once. Its items go to the next run, or wait for their leases."""
@@ -215,7 +218,7 @@ class QueueRun:
                     refuse_unknown(scan, QueueSelection((options.queue,)))
         began, until = time.monotonic(), None
         while True:
-            run = self._broker._run(streams.open_run, options.consumer, options.queue, RUN_LEASE)
+            run = self._broker._run(operations.open_run, options.consumer, options.queue, RUN_LEASE)
             if isinstance(run, StreamRun):
                 return run
             # In the first second an extension may come from a process that is about to end; later it means that it

@@ -14,7 +14,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from mongoq.core_threads.settle.by_token import read_held_documents
 from mongoq.data.item import id_key
 from mongoq.data.stream_claim import StreamClaim, pack, unpack
 from mongoq.errors import ArgumentInvalid
@@ -24,6 +23,7 @@ from mongoq.spark.raw_options import Location
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.stream.queue_run import QueueRun, end_run, run_of
 from mongoq.spark.stream.stream_options import OTHER_STREAM, QueueStreamOptions
+from mongoq.sync.operations import read_held_documents
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

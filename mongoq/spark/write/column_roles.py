@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyspark.sql.types as spark
 from pyspark.sql.types import BinaryType, NullType, StringType, StructField, StructType
 
-from mongoq.core.push.draft import check_headers
-from mongoq.core.push.insert import check_key
 from mongoq.data.arguments import duration, moment, priority, queue_name
+from mongoq.data.push_options import check_headers, check_key
 from mongoq.data.sequence import check_sequence
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Self
 
-from mongoq.core.push.draft import DEFAULT_REMEMBER
 from mongoq.data.arguments import duration, queue_name, text
+from mongoq.data.push_options import DEFAULT_REMEMBER
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, SETUP, Location, RawOptions
 

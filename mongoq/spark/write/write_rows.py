@@ -15,14 +15,8 @@ from bson.errors import InvalidId
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from mongoq.core.push.draft import Draft, Push
-from mongoq.core.push.insert import Keyed
-from mongoq.core.settle.by_token import FencedItem, SettledByToken
-from mongoq.core.settle.move import CheckedMove, Destination, check_move
-from mongoq.core_threads.history.replay import find_originals
-from mongoq.core_threads.push.push import push_each
-from mongoq.core_threads.settle.by_token import settle_held
 from mongoq.data.outcomes import Move
+from mongoq.data.push_options import Keyed
 from mongoq.data.settings import KEEP
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.spark.clients import broker_at, flush_observer, pause_gc
@@ -32,6 +26,18 @@ from mongoq.spark.write.payloads import Refusal, convert_column
 from mongoq.spark.write.row_ids import ContentIds, ValueIds
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.sync import Broker
+from mongoq.sync.operations import (
+    CheckedMove,
+    Destination,
+    Draft,
+    FencedItem,
+    Push,
+    SettledByToken,
+    check_move,
+    find_originals,
+    push_each,
+    settle_held,
+)
 
 logger = logging.getLogger("mongoq.spark")
 

@@ -8,28 +8,16 @@ no error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mongoq.core.claim.worker_claims import ClaimedBatch
-from mongoq.core.coordination.sources import Yielded
-from mongoq.core.push.draft import Draft, Push, check_headers
-from mongoq.core.settle.exchange import PutOff
-from mongoq.core.state.context import QueueContext
-from mongoq.core_threads.claim import pop, reserve
-from mongoq.core_threads.claim.worker_claims import claim_batch, claim_lapsed, take_over
-from mongoq.core_threads.coordination import sources, streams
-from mongoq.core_threads.push import push
-from mongoq.core_threads.settle import by_token, move, settle
-from mongoq.core_threads.settle.apply_outcomes import (
-    apply_outcomes,
-    apply_outcomes_at_most_once,
-    apply_outcomes_of_queues,
-)
 from mongoq.data.encoding.codec import Encoding
 from mongoq.data.item import Item
+from mongoq.data.push_options import check_headers
+from mongoq.sync import operations
+from mongoq.sync.operations import ClaimedBatch, Draft, Push, PutOff, QueueContext, SettledByToken, Yielded
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.recorder import Recorder, Recording
@@ -40,37 +28,37 @@ Work = Callable[..., Any]
 def observe_operations(recorder: Recorder) -> Mapping[Work, Work]:
     """Return the observed operations, by those whose place they take."""
     settled_alone: dict[Work, Operation] = {
-        settle.commit: conventions.COMMIT,
-        settle.rollback: conventions.ROLLBACK,
-        move.move: conventions.MOVE,
-        settle.release: conventions.RELEASE,
-        settle.bury: conventions.BURY,
+        operations.commit: conventions.COMMIT,
+        operations.rollback: conventions.ROLLBACK,
+        operations.move: conventions.MOVE,
+        operations.release: conventions.RELEASE,
+        operations.bury: conventions.BURY,
     }
     settled_together: dict[Work, Operation] = {
-        settle.commit_many: conventions.COMMIT,
-        settle.rollback_many: conventions.ROLLBACK,
-        settle.release_many: conventions.RELEASE,
-        move.move_many: conventions.MOVE,
-        apply_outcomes: conventions.SETTLE,
-        apply_outcomes_at_most_once: conventions.SETTLE,
+        operations.commit_many: conventions.COMMIT,
+        operations.rollback_many: conventions.ROLLBACK,
+        operations.release_many: conventions.RELEASE,
+        operations.move_many: conventions.MOVE,
+        operations.apply_outcomes: conventions.SETTLE,
+        operations.apply_outcomes_at_most_once: conventions.SETTLE,
     }
     claims: dict[Work, Operation] = {
-        pop.pop: conventions.POP,
-        reserve.reserve: conventions.RESERVE,
-        reserve.reserve_many: conventions.RESERVE,
-        claim_batch: conventions.RESERVE,
-        claim_lapsed: conventions.RESERVE,
-        take_over: conventions.RESERVE,
+        operations.pop: conventions.POP,
+        operations.reserve: conventions.RESERVE,
+        operations.reserve_many: conventions.RESERVE,
+        operations.claim_batch: conventions.RESERVE,
+        operations.claim_lapsed: conventions.RESERVE,
+        operations.take_over: conventions.RESERVE,
     }
     return {
-        push.push: partial(_push, recorder, push.push),
-        push.push_many: partial(_push, recorder, push.push_many),
-        push.push_each: partial(_push_each, recorder),
-        sources.push_records: partial(_push_records, recorder),
-        streams.next_claim: partial(_next_claim, recorder),
-        streams.settle_claim: partial(_settle_claim, recorder),
-        by_token.settle_held: partial(_settle_held, recorder),
-        apply_outcomes_of_queues: partial(_apply_outcomes_of_queues, recorder),
+        operations.push: partial(_push, recorder, operations.push),
+        operations.push_many: partial(_push, recorder, operations.push_many),
+        operations.push_each: partial(_push_each, recorder),
+        operations.push_records: partial(_push_records, recorder),
+        operations.next_claim: partial(_next_claim, recorder),
+        operations.settle_claim: partial(_settle_claim, recorder),
+        operations.settle_held: partial(_settle_held, recorder),
+        operations.apply_outcomes_of_queues: partial(_apply_outcomes_of_queues, recorder),
         **{work: partial(_claim, recorder, work, operation) for work, operation in claims.items()},
         **{work: partial(_settle, recorder, work, operation) for work, operation in settled_alone.items()},
         **{work: partial(_settle_many, recorder, work, operation) for work, operation in settled_together.items()},
@@ -95,7 +83,7 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
     with recorder.begin(conventions.PUSH, context.name) as recording:
         add = _add_headers(recorder, recording, context.broker.encoding)
         batch = [one._replace(draft=replace(one.draft, headers=add(one.draft.headers))) for one in batch]
-        pushed: int = sources.push_records(context, lease, batch)
+        pushed: int = operations.push_records(context, lease, batch)
         recording.set_attributes({conventions.BATCH_COUNT: pushed})
     return pushed
 
@@ -116,7 +104,7 @@ def _push_each(
             recording.add_links(recorder.propagation.linked_contexts(own))
         add = _add_headers(recorder, recording, encoding)
         options = [replace(one, headers=add(one.headers)) for one in options]
-        push.push_each(context, options, pushes, **remember)
+        operations.push_each(context, options, pushes, **remember)
 
 
 def _add_headers(recorder: Recorder, recording: Recording, encoding: Encoding) -> Callable[[Any], Any]:
@@ -164,7 +152,7 @@ def _claim(
 def _next_claim(recorder: Recorder, context: QueueContext[Any], *args: Any, **options: Any) -> Any:
     """Claim the next batch of a stream, which knows the ids of its items and not their headers: no links."""
     began = time.perf_counter()
-    claim = streams.next_claim(context, *args, **options)
+    claim = operations.next_claim(context, *args, **options)
     if claim is not None:
         with recorder.begin(conventions.RESERVE, context.name, began=time.perf_counter() - began) as recording:
             recording.set_attributes({conventions.BATCH_COUNT: len(claim.ids or ())})
@@ -210,7 +198,7 @@ def _apply_outcomes_of_queues(recorder: Recorder, parts: Iterable[Any], *args: A
     entries = [(context, list(outcomes)) for context, outcomes in parts]
     items = [item for _, outcomes in entries for item, _ in outcomes]
     first = next((context.name for context, outcomes in entries if outcomes), "")
-    make = partial(apply_outcomes_of_queues, entries, *args)
+    make = partial(operations.apply_outcomes_of_queues, entries, *args)
     return _settle_items(recorder, conventions.SETTLE, first, items, make)
 
 
@@ -232,18 +220,18 @@ def _settle_items(
 def _settle_claim(recorder: Recorder, context: QueueContext[Any], *args: Any) -> int:
     """Settle what is left of the batch of a stream; one that a sink has settled is not worth a span."""
     began = time.perf_counter()
-    settled = streams.settle_claim(context, *args)
+    settled = operations.settle_claim(context, *args)
     if settled:
         with recorder.begin(conventions.COMMIT, context.name, began=time.perf_counter() - began) as recording:
             recording.set_attributes({conventions.BATCH_COUNT: settled})
     return settled
 
 
-def _settle_held(recorder: Recorder, broker: Any, fenced_items: Sequence[Any]) -> by_token.SettledByToken:
+def _settle_held(recorder: Recorder, broker: Any, fenced_items: Sequence[Any]) -> SettledByToken:
     """Settle items of rows of Spark; only the operation finds out which queues they are in."""
     began = time.perf_counter()
     try:
-        result = by_token.settle_held(broker, fenced_items)
+        result = operations.settle_held(broker, fenced_items)
     except BaseException as error:
         recorder.begin(conventions.SETTLE, "", began=time.perf_counter() - began).end(error)
         raise
