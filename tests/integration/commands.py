@@ -51,6 +51,10 @@ class Commands(CommandListener):
     def failed(self, event: CommandFailedEvent) -> None:
         self._bodies.pop(event.request_id, None)
 
+    def is_under_way(self, name: str) -> bool:
+        """Return whether a command of this name was sent and has not been answered."""
+        return any(name in body for body in list(self._bodies.values()))
+
     @contextmanager
     def killed_before(self, client: MongoClient[Any], number: int) -> Iterator[None]:
         """Let the calls of this thread die before their command of that number, as in a process that is killed.

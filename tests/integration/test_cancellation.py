@@ -266,25 +266,27 @@ async def test_a_closed_broker_hands_nothing_to_those_who_wait(
 
 
 def test_a_closed_broker_hands_nothing_to_threads_that_wait(uri: str, database: str, raw: Any) -> None:
+    taken: list[Any] = []
     errors: list[BaseException] = []
     with listened_to(uri, database) as (broker, commands):
 
         def wait() -> None:
             try:
-                broker.queue("orders").reserve(wait=PATIENCE)
+                taken.append(broker.queue("orders").reserve(wait=PATIENCE))
             except mongoq.BrokerClosed as error:
                 errors.append(error)
 
-        answered = threading.Event()  # a claim under way would rightly take what is pushed
+        answered = threading.Event()
         commands.after = lambda name, _: name == "findAndModify" and answered.set()
         thread = threading.Thread(target=wait)
         thread.start()
         assert answered.wait(PATIENCE)
         broker.close()
+        is_claiming = commands.is_under_way("findAndModify")  # it takes what is pushed, by right
         push_from_outside(raw)
         thread.join(PATIENCE)
-    assert len(errors) == 1
-    assert raw.count_documents({"reserved": True}) == 0
+    assert len(errors) == 1 or (is_claiming and taken)
+    assert raw.count_documents({"reserved": True}) == len(taken)
 
 
 @pytest.mark.parametrize("operation", ["pop", "reserve"])

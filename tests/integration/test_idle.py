@@ -258,7 +258,7 @@ consumer = open_broker(namespace, now)
 sent.clear()
 def wait():
     try:
-        consumer.queue("orders").reserve(wait=600)
+        consumer.queue("orders").reserve(wait=36_000)
     except mongoq.BrokerClosed:
         pass
 thread = threading.Thread(target=wait)

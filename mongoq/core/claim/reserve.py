@@ -85,11 +85,11 @@ async def reserve_many(
         """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
         await ensure_ready(context)
         while not context.state.paused:
-            until = length or context.settings.lease
+            lease = length or context.settings.lease
             if not shared:
-                claimed = await claim(context, n, until)
+                claimed = await claim(context, n, lease)
             else:
-                shared_claim = Shared[Any](("reserve", context.name, until), _claim_for_all, (context, until))
+                shared_claim = Shared[Any](("reserve", context.name, lease), _claim_for_all, (context, lease))
                 shared_claim.undo = lambda item: item and release_command(item.id, item.token, item.due)
                 try:
                     item = await share(shared_claim)
@@ -98,7 +98,7 @@ async def reserve_many(
                 claimed = [] if item is None else [item]
             if not claimed:
                 return None
-            if items := (await hand_out(context, claimed, until, on_invalid)):
+            if items := (await hand_out(context, claimed, lease, on_invalid)):
                 return items
         return None
 
