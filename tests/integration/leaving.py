@@ -81,6 +81,7 @@ def another_loop(uri: str, database: str) -> None:
 
     async def begin() -> mongoq.AsyncBroker:
         client: AsyncMongoClient[Any] = AsyncMongoClient(uri)
+        await client.admin.command("ping")
         broker = mongoq.AsyncBroker(client[database]["mongoq"])
         left.extend([client, await start_pollers(broker)])
         return broker
@@ -92,6 +93,8 @@ def another_loop(uri: str, database: str) -> None:
 def main(uri: str, database: str) -> None:
     async def work(way: Callable[[Any], Awaitable[None]]) -> None:
         async with AsyncMongoClient[Any](uri) as client:
+            # On Python 3.11, PyMongo may keep a lock for ever when a task is cancelled that waits for a first server.
+            await client.admin.command("ping")
             await way(client[database]["mongoq"])
 
     asyncio.run(work(polled))
