@@ -113,6 +113,8 @@ class Shared(Generic[T]):
     waiter: Any = None
 
 
+LOST: Any = object()
+"""What the undo of a command gets in place of a reply that was lost: the server may have done it."""
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
 """The last request of an operation that took items, with its reply, and then that which began its transaction, if any.
 

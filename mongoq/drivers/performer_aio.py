@@ -10,7 +10,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mongoq.core.command import Command, ReplyLost, Shared, UndoLog, WakeEvent, begins_transaction, note_taken
+from mongoq.core.command import LOST, Command, ReplyLost, Shared, UndoLog, WakeEvent, begins_transaction, note_taken
 from mongoq.drivers.backend import classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.group_commit_aio import AioGroupCommit
@@ -145,8 +145,7 @@ class AioPerformer:
         if error is None and not task.cancelled():
             self.undo_all([(command, task.result())])
         elif isinstance(error, Exception) and isinstance(classify_error(error), ReplyLost):
-            # The server may have done it: the undo of a batch, by its token, needs no reply.
-            self.undo_all([(command, None)])
+            self.undo_all([(command, LOST)])
 
     async def _send_in_session(self, command: Command[Any]) -> Any:
         """Send a command of a session, one at a time per session. A cancelled caller waits for its command to end.

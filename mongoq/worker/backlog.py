@@ -89,6 +89,7 @@ class HandlerCall:
         started: start time on the monotonic clock.
         context: context that the handler runs in; set right before the call.
         where: thread id or task that runs the handler; set by the executor.
+        ended: True after the handler has returned or raised; set by the executor.
         job: job passed to the handler; ``None`` if the handler takes none.
         lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
         pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
@@ -101,6 +102,7 @@ class HandlerCall:
     started: float
     context: Any = None
     where: Any = None
+    ended: bool = False
     job: Any = None
     lost: set[Any] = field(default_factory=set)
     pops: bool = False
@@ -112,6 +114,11 @@ class HandlerCall:
     def outcomes(self) -> list[ResolvedOutcome] | None:
         """Outcomes that were found inside of hooks; ``None`` if there are none."""
         return None if self.job is None else self.job._outcomes
+
+    @property
+    def is_in_handler(self) -> bool:
+        """True while the handler runs."""
+        return self.where is not None and not self.ended
 
     @property
     def seconds(self) -> float:

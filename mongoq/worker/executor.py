@@ -16,7 +16,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -170,7 +170,10 @@ class ThreadExecutor:
     def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
         run.where = threading.get_ident()
         arguments = (payload,) if run.job is None else (payload, run.job)
-        return run.context.call(consumer.handler, *arguments)
+        try:
+            return run.context.call(consumer.handler, *arguments)
+        finally:
+            run.ended = True
 
     def close(self, seconds: float) -> None:
         """Wait up to ``seconds`` for all threads to end; threads that still run are left behind."""
@@ -244,9 +247,13 @@ class AioExecutor:
         event.was_set = False
 
     async def shield(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run work that the cancel scope around the worker does not cancel again."""
-        with anyio.CancelScope(shield=True):
-            await work()
+        """Run work to its end, however often the caller is cancelled meanwhile."""
+        task = asyncio.create_task(work())
+        with anyio.CancelScope(shield=True):  # a scope of anyio cancels again and again
+            while not task.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([task])
+        task.result()
 
     async def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
         """Call the handler and return its result; a plain function runs in a thread."""
@@ -258,6 +265,7 @@ class AioExecutor:
             try:
                 return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
+                run.ended = True
                 await self._clear_cancellation()
 
         def work() -> tuple[Any, BaseException | None]:
@@ -266,6 +274,8 @@ class AioExecutor:
                 return run.context.call(consumer.handler, *arguments), None
             except BaseException as error:  # a future cannot carry every exception to a task
                 return None, error
+            finally:
+                run.ended = True
 
         returned, error = await self._threads.run(work, lambda: self._abandoned)
         if error is not None:

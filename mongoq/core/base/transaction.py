@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isawaitable, iscoroutine
 from typing import Any, TypeVar
 
@@ -104,11 +104,16 @@ async def commit_transaction(session: Any) -> None:
 
 
 async def _send_commit(session: Any) -> None:
-    """Commit until the result is known; the server commits a transaction once, however often the command arrives."""
+    """Commit until the result is known; the server commits a transaction once, however often the command arrives.
+
+    When the caller is cancelled meanwhile, the driver goes on with it: nothing else would end that transaction.
+    """
     retries = TransactionRetries()
+    commit: Command[None] = Command("commit", {}, target="sessions", session=session)
+    OPERATION.get().undo_log.append((replace(commit, undo=lambda _: commit), session))
     while True:
         try:
-            await perform(Command("commit", {}, target="sessions", session=session))
+            await perform(commit)
             return
         except Exception as error:
             pause = retries.pause(error, UNKNOWN_COMMIT_LABEL)

@@ -21,7 +21,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.core.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.core.claim.judge import OnInvalid, check_on_invalid, decode_items, raise_misfit, raises_invalid
 from mongoq.core.claim.reserve import claim_first, claim_one, undo_claim
-from mongoq.core.command import Command, Duplicate, Refused
+from mongoq.core.command import LOST, Command, Duplicate, Refused
 from mongoq.core.perform import perform
 from mongoq.core.settle.send import settle_item
 from mongoq.core.settle.settle import HISTORY_FIELDS, history_update, make_commit
@@ -136,7 +136,7 @@ async def _remove_head(context: QueueContext[M], on_invalid: OnInvalid) -> Item[
         arguments["update"] = history_update(marks, attempts=1)
 
     def undo(raw: RawBSONDocument | None) -> Command[Any] | None:
-        return None if raw is None else _restore_command(raw, where)
+        return None if raw is None or raw is LOST else _restore_command(raw, where)
 
     method = "find_one_and_delete" if history is None else "find_one_and_update"
     try:

@@ -30,9 +30,19 @@ from mongoq.core.claim.judge import (
     renew_leases,
     start_or_expire,
 )
-from mongoq.core.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.core.command import (
+    LOST,
+    MAX_COMMAND_ITEMS,
+    MAX_SENDS,
+    Command,
+    Refused,
+    ReplyLost,
+    Shared,
+    Unreadable,
+    has_matched,
+)
 from mongoq.core.perform import perform, share
-from mongoq.core.settle.settle import release_command
+from mongoq.core.settle.settle import release_command, release_update
 from mongoq.core.state.context import QueueContext
 from mongoq.core.wait.wait import wait_for_item
 from mongoq.data.arguments import Duration, count, duration, wait_seconds
@@ -187,28 +197,27 @@ async def _claim_head(
         now = context.broker.clock.now()
         marks = make_marks(context, now, lease)
         token: ObjectId = marks["token"]
+        mine = {"q": context.name, "when": marks["when"], "token": token}  # the index finds it by the end of its lease
         start = hints.start(context.name, now)
         update = {"$set": marks, "$inc": {"attempts": 1}}
         command: Command[Any] = Command(
             "find_one_and_update",
             {"filter": start.filter, "update": update, "sort": CLAIM_ORDER},
-            undo=partial(undo, token),
+            undo=partial(_give_back, mine, now, partial(undo, token)),
             resolved=True,
         )
         try:
             before = await perform(command)
         except Unreadable:
-            await bury_foreign(context, {"q": context.name, "when": marks["when"], "token": token})
+            await bury_foreign(context, mine)
             raise
         except ReplyLost as error:
             lost = error
-            # An update that changes nothing, because it waits for the majority and a read does not. The index finds the
-            # item by the end of its lease.
-            mine = {"q": context.name, "when": marks["when"], "token": token}
+            # An update that changes nothing, because it waits for the majority and a read does not.
             find: Command[Any] = Command(
                 "find_one_and_update",
                 {"filter": mine, "update": {"$set": {"reserved": True}}},
-                undo=lambda raw: raw and undo(token, _unclaimed(raw, now)),  # noqa: B023
+                undo=partial(_give_back, mine, now, lambda raw: raw and undo(token, _unclaimed(raw, now))),  # noqa: B023
             )
             after = await retry_once(find)
             if after is None:
@@ -224,6 +233,18 @@ async def _claim_head(
         return context.raw_item(after, now, due=due), is_exhausted(context, before)
     assert lost is not None
     raise lost
+
+
+def _give_back(
+    mine: Mapping[str, Any], now: datetime, undo: Callable[[Any], Command[Any] | None], reply: Any
+) -> Command[Any] | None:
+    """Return the command that gives back what a claim took; without a reply, whatever is reserved under its token.
+
+    Since when that was due is not known, so it goes after the ready items.
+    """
+    if reply is LOST:
+        return Command("update_one", {"filter": mine, "update": release_update(now)}, has_matched)
+    return undo(reply)
 
 
 def _unclaimed(document: Mapping[str, Any], now: datetime) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mongoq.core.base.retry import UNKNOWN_COMMIT_LABEL, TransactionRetries
@@ -100,11 +101,16 @@ def commit_transaction(session: Any) -> None:
 
 
 def _send_commit(session: Any) -> None:
-    """Commit until the result is known; the server commits a transaction once, however often the command arrives."""
+    """Commit until the result is known; the server commits a transaction once, however often the command arrives.
+
+    When the caller is cancelled meanwhile, the driver goes on with it: nothing else would end that transaction.
+    """
     retries = TransactionRetries()
+    commit: Command[None] = Command("commit", {}, target="sessions", session=session)
+    OPERATION.get().undo_log.append((replace(commit, undo=lambda _: commit), session))
     while True:
         try:
-            perform(Command("commit", {}, target="sessions", session=session))
+            perform(commit)
             return
         except Exception as error:
             pause = retries.pause(error, UNKNOWN_COMMIT_LABEL)

@@ -21,7 +21,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.core.claim.judge import OnInvalid, check_on_invalid, raise_misfit, raises_invalid
 from mongoq.core.claim.pop import M, _ReserveFirst, _restore_command
 from mongoq.core.claim.reserve import undo_claim
-from mongoq.core.command import Command, Duplicate, Refused
+from mongoq.core.command import LOST, Command, Duplicate, Refused
 from mongoq.core.settle.settle import history_update, make_commit
 from mongoq.core.settle.settlement import Batch, Settlement
 from mongoq.core.state.context import QueueContext
@@ -133,7 +133,7 @@ def _remove_head(context: QueueContext[M], on_invalid: OnInvalid) -> Item[M] | N
         arguments["update"] = history_update(marks, attempts=1)
 
     def undo(raw: RawBSONDocument | None) -> Command[Any] | None:
-        return None if raw is None else _restore_command(raw, where)
+        return None if raw is None or raw is LOST else _restore_command(raw, where)
 
     method = "find_one_and_delete" if history is None else "find_one_and_update"
     try:

@@ -17,8 +17,16 @@ from bson import ObjectId
 
 from mongoq.core.claim.batch_claim import BatchClaim
 from mongoq.core.claim.judge import OnInvalid, check_on_invalid, is_exhausted, make_marks
-from mongoq.core.claim.reserve import M, NotYet, R, _unclaimed, undo_claim
-from mongoq.core.command import MAX_COMMAND_ITEMS, MAX_SENDS, Command, Refused, ReplyLost, Shared, Unreadable
+from mongoq.core.claim.reserve import M, NotYet, R, _give_back, _unclaimed, undo_claim
+from mongoq.core.command import (
+    MAX_COMMAND_ITEMS,
+    MAX_SENDS,
+    Command,
+    Refused,
+    ReplyLost,
+    Shared,
+    Unreadable,
+)
 from mongoq.core.settle.settle import release_command
 from mongoq.core.state.context import QueueContext
 from mongoq.core_threads.base.first_due import has_items_before_bound, refresh_hints
@@ -78,11 +86,11 @@ def reserve_many(
         """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none."""
         ensure_ready(context)
         while not context.state.paused:
-            until = length or context.settings.lease
+            lease = length or context.settings.lease
             if not shared:
-                claimed = claim(context, n, until)
+                claimed = claim(context, n, lease)
             else:
-                shared_claim = Shared[Any](("reserve", context.name, until), _claim_for_all, (context, until))
+                shared_claim = Shared[Any](("reserve", context.name, lease), _claim_for_all, (context, lease))
                 shared_claim.undo = lambda item: item and release_command(item.id, item.token, item.due)
                 try:
                     item = share(shared_claim)
@@ -91,7 +99,7 @@ def reserve_many(
                 claimed = [] if item is None else [item]
             if not claimed:
                 return None
-            if items := (hand_out(context, claimed, until, on_invalid)):
+            if items := (hand_out(context, claimed, lease, on_invalid)):
                 return items
         return None
 
@@ -180,28 +188,27 @@ def _claim_head(
         now = context.broker.clock.now()
         marks = make_marks(context, now, lease)
         token: ObjectId = marks["token"]
+        mine = {"q": context.name, "when": marks["when"], "token": token}  # the index finds it by the end of its lease
         start = hints.start(context.name, now)
         update = {"$set": marks, "$inc": {"attempts": 1}}
         command: Command[Any] = Command(
             "find_one_and_update",
             {"filter": start.filter, "update": update, "sort": CLAIM_ORDER},
-            undo=partial(undo, token),
+            undo=partial(_give_back, mine, now, partial(undo, token)),
             resolved=True,
         )
         try:
             before = perform(command)
         except Unreadable:
-            bury_foreign(context, {"q": context.name, "when": marks["when"], "token": token})
+            bury_foreign(context, mine)
             raise
         except ReplyLost as error:
             lost = error
-            # An update that changes nothing, because it waits for the majority and a read does not. The index finds the
-            # item by the end of its lease.
-            mine = {"q": context.name, "when": marks["when"], "token": token}
+            # An update that changes nothing, because it waits for the majority and a read does not.
             find: Command[Any] = Command(
                 "find_one_and_update",
                 {"filter": mine, "update": {"$set": {"reserved": True}}},
-                undo=lambda raw: raw and undo(token, _unclaimed(raw, now)),  # noqa: B023
+                undo=partial(_give_back, mine, now, lambda raw: raw and undo(token, _unclaimed(raw, now))),  # noqa: B023
             )
             after = retry_once(find)
             if after is None:

@@ -55,6 +55,8 @@ logger = logging.getLogger("mongoq.drive")
 
 UNDO_SECONDS = 2.0
 """Seconds to give items back when the deadline of the caller is over: the caller waits for it."""
+RESTORE_SECONDS = 10.0
+"""Seconds to store a popped item anew, by one command and the driver's own retries."""
 
 
 class ThreadDriver:
@@ -131,21 +133,28 @@ class ThreadDriver:
         return reply
 
     def undo_all(self, taken: UndoLog) -> None:
-        """Give back what an operation took, in this order; the fence makes a resend safe."""
+        """Give back what an operation took, in this order; a fence makes it safe to send that again."""
         for command, reply in taken:
             back = command.undo(reply) if command.undo is not None else None
-            error = None if back is None else self._try_to_send(back)
-            if isinstance(error, PyMongoError) and error.timeout and back is not None:
+            if back is None:
+                continue
+            # It stores a popped item anew, under no fence: again, it might do so after another caller has popped that.
+            is_restored = bool(back.arguments.get("upsert"))
+            error = None if is_restored else self._try_to_send(back)
+            if is_restored or (isinstance(error, PyMongoError) and error.timeout):
                 # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by; this has its own.
-                error = Context().run(self._try_to_send, back, UNDO_SECONDS)
+                seconds, sends = (RESTORE_SECONDS, 1) if is_restored else (UNDO_SECONDS, MAX_SENDS)
+                error = Context().run(self._try_to_send, back, seconds, sends)
             if error is not None:
-                logger.warning("an item that a failed call had taken could not be given back: %r", error)
+                logger.warning("what a failed call had taken could not be given back: %r", error)
 
-    def _try_to_send(self, command: Command[Any], seconds: float | None = None) -> Exception | None:
+    def _try_to_send(
+        self, command: Command[Any], seconds: float | None = None, sends: int = MAX_SENDS
+    ) -> Exception | None:
         """Send a command, again if its reply is lost; returns the last error, or ``None``."""
         last: Exception | None = None
         with nullcontext() if seconds is None else pymongo.timeout(seconds):
-            for _ in range(MAX_SENDS):
+            for _ in range(sends):
                 try:
                     self.send(command)
                 except Exception as error:

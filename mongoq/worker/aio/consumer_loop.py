@@ -21,7 +21,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.worker.aio.item_runner import AsyncItemRunner
 from mongoq.worker.aio.limiter import Limiter
 from mongoq.worker.aio.settler import AsyncSettler
-from mongoq.worker.backlog import Backlog, SettledCounts
+from mongoq.worker.backlog import Backlog, HandlerCall, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor import AioExecutor
@@ -47,7 +47,7 @@ class AsyncConsumerLoop:
         counts: counts of settled items.
         halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
         time_limit: gives up the calls that take too long.
-        left_behind: items whose runs the engine has left behind at its end.
+        left_behind: calls that the engine has given up at its end.
         limiter: holds permits and slots while the queue has limits.
     """
 
@@ -57,7 +57,7 @@ class AsyncConsumerLoop:
         self.backlog = Backlog(consumer)
         self.counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
-        self.left_behind = 0
+        self.left_behind: list[HandlerCall] = []
         self.time_limit = TimeLimit(consumer, self.backlog, coordinator, executor.cancel)
         self.limiter = Limiter(consumer, self.backlog, coordinator.worker)
         self._runner = AsyncItemRunner(self)

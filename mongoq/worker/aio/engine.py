@@ -305,8 +305,9 @@ class AsyncEngine:
         within = partial(self._broker._driver.run_within, LAST_SETTLE_SECONDS)
         for loop in self.loops:
             if loop.limiter.is_limited or loop.limiter.holds_permits:
-                # Permits of runs that were left behind end with their leases, as all do after an error.
-                leave = partial(within, loop.limiter.leave, loop.left_behind)
+                # Permits of handlers that still run end with their leases, as all do after an error.
+                number = sum(len(run.items) for run in loop.left_behind if run.is_in_handler)
+                leave = partial(within, loop.limiter.leave, number)
                 await self._try_last("permits and slots end with their leases: %r", leave)
         if self._consuming:
             forget = partial(self._broker._run_within, LAST_SETTLE_SECONDS, heartbeats.forget, self._name)
@@ -334,8 +335,8 @@ class AsyncEngine:
             await self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
         self._coordinator.halted = True
         for loop in self.loops:
-            runs, queue = loop.backlog.abandon(), loop.consumer.name
-            loop.left_behind = sum(len(run.items) for run in runs)
+            loop.left_behind = runs = loop.backlog.abandon()
+            queue = loop.consumer.name
             late = sum(run.timed_out for run in runs)  # nothing is left to release of these
             if late:
                 text = "runs of queue %r that took too long and have not ended are left: %d"

@@ -20,7 +20,7 @@ from mongoq.data.envelope import attempts_of
 from mongoq.data.item import Document, Item
 from mongoq.data.outcomes import Release
 from mongoq.errors import PayloadInvalid
-from mongoq.worker.backlog import Backlog, SettledCounts
+from mongoq.worker.backlog import Backlog, HandlerCall, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor import ThreadExecutor
@@ -49,7 +49,7 @@ class ConsumerLoop:
         counts: counts of settled items.
         halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
         time_limit: gives up the calls that take too long.
-        left_behind: items whose runs the engine has left behind at its end.
+        left_behind: calls that the engine has given up at its end.
         limiter: holds permits and slots while the queue has limits.
     """
 
@@ -59,7 +59,7 @@ class ConsumerLoop:
         self.backlog = Backlog(consumer)
         self.counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
-        self.left_behind = 0
+        self.left_behind: list[HandlerCall] = []
         self.time_limit = TimeLimit(consumer, self.backlog, coordinator, executor.cancel)
         self.limiter = Limiter(consumer, self.backlog, coordinator.worker)
         self._runner = ItemRunner(self)
