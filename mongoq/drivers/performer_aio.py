@@ -175,6 +175,13 @@ class AioPerformer:
                 task.exception()  # read, so that asyncio does not log it: the caller has gone
             raise
 
+    async def wait_for_session(self, session: Any) -> None:
+        """Wait until no command of a session is under way."""
+        while task := self._session_commands.get(id(session)):
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # read, so that asyncio does not log it
+
     # --- tasks of the driver ---------------------------------------------------------------------
 
     def start_task(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:

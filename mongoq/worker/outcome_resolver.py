@@ -102,31 +102,33 @@ class OutcomeResolver:
         return None
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
-        """Return the outcomes of the items of a call that has returned.
+        """Return the outcomes of the items of a call that has returned; in a batch, a wrong entry fails its item alone.
 
         Raises:
             OutcomeInvalid: the returned value cannot be an outcome, or is most likely a mistake.
         """
-        if returned is None:
-            return [Done()] * len(items)
         if isinstance(returned, BaseException):
             return self.failures(consumer, items, returned)
-        if consumer.batch is None:  # any other value means success
-            check_result(returned)
-            result = returned if isinstance(returned, HandlerOutcome) else None
-            return [self._resolve(consumer, items[0], result)]
-        try:
-            entries = check_entries(items, returned)
-            for entry in entries:
-                if entry is not None and not isinstance(entry, BaseException):
-                    check_result(entry)
-                    if not isinstance(entry, HandlerOutcome):
-                        problem = f"an entry for an item is None, an outcome or an exception, not {name_of(entry)}"
-                        raise OutcomeInvalid(problem)
-        except OutcomeInvalid:
-            close_lazy(returned)  # entries after the invalid one were not checked, and may be lazy as well
-            raise
-        return [self._resolve(consumer, item, entry) for item, entry in zip(items, entries, strict=True)]
+        if consumer.batch is None:
+            return [self._resolve(consumer, items[0], self._read(consumer, items[0], returned))]
+        outcomes = []
+        for item, entry in zip(items, check_entries(items, returned), strict=True):
+            try:
+                result: HandlerResult = entry if isinstance(entry, BaseException) else self._read(consumer, item, entry)
+            except Exception as error:  # a stage encodes payloads, which runs code of their classes
+                result = error
+            outcomes.append(self._resolve(consumer, item, result))
+        return outcomes
+
+    def _read(self, consumer: Consumer, item: Item[Any], returned: Any) -> HandlerOutcome | None:
+        """Return the outcome that a returned value means, ``None`` for success; raises ``OutcomeInvalid``."""
+        check_result(returned)
+        if returned is None or isinstance(returned, HandlerOutcome):
+            return returned
+        if consumer.batch is not None:
+            problem = f"an entry for an item is None, an outcome or an exception, not {name_of(returned)}"
+            raise OutcomeInvalid(problem)
+        return None  # any other value means success
 
     def _resolve(self, consumer: Consumer, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
         match result:
@@ -202,6 +204,8 @@ def retry_delay(consumer: Consumer, item: Item[Any]) -> timedelta:
 
 def check_entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
     """Return the list that a batch handler returned, one entry per item; raises ``OutcomeInvalid`` otherwise."""
+    if returned is None:
+        return [None] * len(items)
     if not isinstance(returned, list | tuple):
         close_lazy(returned)
         raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {name_of(returned)}")

@@ -7,12 +7,13 @@ import os
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pymongo
 import pytest
+from bson import ObjectId
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import PyMongoError
 
@@ -27,26 +28,82 @@ def claims(name: str, body: Mapping[str, Any]) -> bool:
     return name == "update" and bool(body["updates"][0].get("multi"))
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_batch_whose_caller_is_cancelled_and_whose_reply_is_lost_is_given_back(
-    proxy: Proxy, database: str, raw: Any
-) -> None:
+@pytest.fixture
+async def proxied(
+    impatient: None, proxy: Proxy, database: str
+) -> AsyncIterator[tuple[mongoq.AsyncBroker, Commands, Proxy]]:
+    """A broker behind a proxy, without shared commands."""
     commands = Commands()
     client: AsyncMongoClient[Any] = AsyncMongoClient(
         proxy.uri_with(serverMonitoringMode="poll"), event_listeners=[commands]
     )
-    async with client, mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
-        queue = broker.queue("orders")
-        await queue.push_many(range(5))
-        commands.before = lambda name, body: claims(name, body) and not claim.done() and claim.cancel()
-        proxy.lose("reply", "update")
-        claim = asyncio.create_task(queue.reserve_many(5, lease=600))
-        with pytest.raises(asyncio.CancelledError):
-            await claim
-        async with asyncio.timeout(PATIENCE):
-            while raw.count_documents({"reserved": True}) or not proxy.lost:
-                await asyncio.sleep(0.02)
+    async with client, mongoq.AsyncBroker(client[database]["mongoq"], group_commit=False) as broker:
+        yield broker, commands, proxy
+
+
+async def cancelled_at(commands: Commands, moment: Callable[[str, Any], bool], call: Coroutine[Any, Any, Any]) -> None:
+    """Cancel a call when it sends a command."""
+    commands.before = lambda name, body: moment(name, body) and not task.done() and task.cancel()
+    task = asyncio.create_task(call)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    commands.before = None
+
+
+async def happens(check: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not check():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_batch_whose_caller_is_cancelled_and_whose_reply_is_lost_is_given_back(proxied: Any, raw: Any) -> None:
+    broker, commands, proxy = proxied
+    queue = broker.queue("orders")
+    await queue.push_many(range(5))
+    proxy.lose("reply", "update")
+    await cancelled_at(commands, claims, queue.reserve_many(5, lease=600))
+    await happens(lambda: proxy.lost and not raw.count_documents({"reserved": True}))
     assert sorted(document["attempts"] for document in raw.find({"q": "orders"})) == [0] * 5
+
+
+@pytest.mark.parametrize("operation", ["reserve", "pop"])
+async def test_so_is_a_single_item(proxied: Any, raw: Any, operation: str) -> None:
+    broker, commands, proxy = proxied
+    queue = broker.queue("orders", lease=600)
+    await queue.push(1, id=ObjectId())  # a pop reserves it first
+    await queue.push(2, id=ObjectId())
+    if operation == "pop":
+        assert (await queue.pop()).payload == 1
+    number = raw.count_documents({"payload": {"$exists": True}})
+    proxy.lose("reply", "findAndModify")
+    await cancelled_at(commands, lambda name, _: name == "findAndModify", getattr(queue, operation)())
+    await happens(lambda: proxy.lost and not raw.count_documents({"reserved": True}))
+    assert [document["attempts"] for document in raw.find({"payload": {"$exists": True}})] == [0] * number
+
+
+async def test_an_item_whose_pop_is_cancelled_is_put_back_once(proxied: Any, raw: Any, broker: mongoq.Broker) -> None:
+    """The replies to that are lost: if it was put back again, another consumer could pop it twice."""
+    own, commands, proxy = proxied
+    queue = own.queue("orders")
+    await queue.push("only one")
+    proxy.lose("reply", "update", times=2)  # also that of the driver's retry
+    await cancelled_at(commands, lambda name, _: name == "findAndModify", queue.pop())
+    await happens(lambda: proxy.lost == 2 and raw.count_documents({"q": "orders"}))
+    popped = await asyncio.to_thread(broker.queue("orders").pop)
+    await own.close()  # it waits for all that it has begun
+    assert popped is not None
+    assert broker.queue("orders").size() == 0
+
+
+async def test_a_commit_whose_caller_is_cancelled_is_brought_to_an_end(proxied: Any, raw: Any) -> None:
+    """Else the transaction would be open for a minute, and nobody could write to the sequence."""
+    broker, commands, proxy = proxied
+    queue = broker.queue("orders")
+    await queue.push(1, sequence="a")
+    proxy.lose("request", "commitTransaction", times=2)
+    call = queue.push(2, sequence="a")
+    await cancelled_at(commands, lambda name, _: name == "commitTransaction", call)
+    await happens(lambda: proxy.lost == 2 and raw.count_documents({"payload": 2}))
 
 
 SECONDS = 0.5

@@ -7,7 +7,11 @@ import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+import pytest
+from pymongo import AsyncMongoClient
+
 import mongoq
+from tests.integration.commands import Commands
 
 PATIENCE = 60
 OWN = tuple(f"mongoq-{loop}" for loop in ("beat", "drain", "fetch", "keep", "read", "run", "settle", "source"))
@@ -94,3 +98,48 @@ async def test_a_plain_function_whose_task_is_cancelled_is_waited_for(uri: str, 
         await asyncio.wait_for(running, PATIENCE)
         assert payloads == [1, 2]
         assert await queue.dead.size() == 0
+
+
+async def test_a_worker_that_is_cancelled_again_gives_back_what_it_claims(uri: str, database: str, raw: Any) -> None:
+    commands = Commands()
+    client: AsyncMongoClient[Any] = AsyncMongoClient(uri, event_listeners=[commands])
+    async with client, mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders", lease=600)
+        await queue.push_many(range(5))
+        worker = mongoq.AsyncWorker(broker)
+
+        @worker.consumer("orders", concurrency=2)
+        async def handle(_payload: int) -> None: ...
+
+        claimed = asyncio.Event()
+        commands.before = lambda name, body: name == "update" and "batch" in str(body) and claimed.set()
+        running = asyncio.create_task(worker.run())
+        await claimed.wait()
+        commands.before = None
+        while not running.done():
+            running.cancel()
+            await asyncio.sleep(0.001)
+    assert raw.count_documents({"reserved": True}) == 0
+
+
+@pytest.mark.parametrize("way", ["stop", "cancel"])
+async def test_permits_of_cancelled_handlers_are_free_at_once(uri: str, database: str, way: str) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue, begun = broker.queue("orders", lease=600), []
+        await queue.push_many(range(6))
+        worker = mongoq.AsyncWorker(broker, grace=0.1)
+
+        @worker.consumer(queue, concurrency=3, max_running=3)
+        async def handle(payload: int) -> None:
+            begun.append(payload)
+            await asyncio.sleep(3600)
+
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(PATIENCE):
+            while len(begun) < 3:
+                await asyncio.sleep(0.01)
+        worker.stop() if way == "stop" else running.cancel()
+        await asyncio.wait([running])
+        limits = await queue.limits()
+        assert (limits.permits, limits.reason) == (0, None)
+        assert (await queue.counts()).ready == 6

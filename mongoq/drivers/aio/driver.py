@@ -149,6 +149,8 @@ class AioDriver:
             back = command.undo(reply) if command.undo is not None else None
             if back is None:
                 continue
+            if back.session is not None:  # async only: a caller that is cancelled twice has not waited for it
+                await self._performer.wait_for_session(back.session)
             # It stores a popped item anew, under no fence: again, it might do so after another caller has popped that.
             is_restored = bool(back.arguments.get("upsert"))
             error = None if is_restored else await self._try_to_send(back)

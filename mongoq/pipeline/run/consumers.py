@@ -47,7 +47,6 @@ from mongoq.worker.consumer import CONSUMER_OPTIONS, Consumer, SettleGroup, add_
 from mongoq.worker.outcome_resolver import (
     HandlerResult,
     OutcomeResolver,
-    check_entries,
     check_result,
     is_function,
     is_success,
@@ -97,25 +96,7 @@ class StageOutcomeResolver(OutcomeResolver):
         over = Failed("it has had all its runs, and the last one ended with its process", counted=False, halts=True)
         return [Release() if item.attempts <= most else over for item in items]
 
-    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
-        """Return the outcomes of the items; in a batch, an invalid entry fails its item alone."""
-        if isinstance(returned, BaseException):
-            return self.failures(consumer, items, returned)
-        if consumer.batch is None:
-            return [self._resolve(consumer, items[0], self._read(items[0], returned))]
-        if returned is None:
-            return [self._resolve(consumer, item, self._read(item, None)) for item in items]
-        outcomes = []
-        for item, entry in zip(items, check_entries(items, returned), strict=True):
-            try:
-                result: HandlerResult = entry if isinstance(entry, BaseException) else self._read(item, entry)
-            except Exception as error:  # encoding runs code of the payload's class, which may raise anything
-                result = error
-            outcomes.append(self._resolve(consumer, item, result))
-        return outcomes
-
-    def _read(self, item: Item[Any], returned: Any) -> HandlerOutcome | None:
-        """Return the outcome that a returned value means, ``None`` for success; raises ``OutcomeInvalid``."""
+    def _read(self, consumer: Consumer, item: Item[Any], returned: Any) -> HandlerOutcome | None:
         check_result(returned)
         match returned:
             case Move():
