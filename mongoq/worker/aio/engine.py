@@ -272,6 +272,7 @@ class AsyncEngine:
             self.stop()
             self._log("worker %s stops at once: %s", error_kind(error))
             self._signals = 2
+            self._give_up_calls()  # at once: the end of the event loop cancels the calls as well, which is no failure
             await self._executor.shield(self._wind_down)
             raise
 
@@ -333,10 +334,22 @@ class AsyncEngine:
                 # Nothing can be settled any more; one tick is left for a handler that is just closing the broker.
                 deadline, cut_off = min(deadline, self._now() + timedelta(seconds=TICK_SECONDS)), True
             await self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
+        self._give_up_calls()
+        for runner in self.source_runners:
+            runner.abandon()
+        deadline = self._now() + timedelta(seconds=self._last_seconds())
+        while self._is_at_work() and self._now() < deadline:
+            await self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
+        if self._coordinator.is_at_work():
+            text = "some items could not be given back; they come back when their leases end"
+            self._coordinator.log(logging.WARNING, text)
+
+    def _give_up_calls(self) -> None:
+        """Release the items of the calls under way, and cancel the calls if possible."""
         self._coordinator.halted = True
         for loop in self.loops:
-            loop.left_behind = runs = loop.backlog.abandon()
-            queue = loop.consumer.name
+            runs, queue = loop.backlog.abandon(), loop.consumer.name
+            loop.left_behind += runs
             late = sum(run.timed_out for run in runs)  # nothing is left to release of these
             if late:
                 text = "runs of queue %r that took too long and have not ended are left: %d"
@@ -349,14 +362,6 @@ class AsyncEngine:
                     run.job.lost.set()
             if runs:
                 self._executor.abandon()
-        for runner in self.source_runners:
-            runner.abandon()
-        deadline = self._now() + timedelta(seconds=self._last_seconds())
-        while self._is_at_work() and self._now() < deadline:
-            await self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
-        if self._coordinator.is_at_work():
-            text = "some items could not be given back; they come back when their leases end"
-            self._coordinator.log(logging.WARNING, text)
 
     async def _try_last(self, text: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do what should be done at the end, unless no server could take it; an error is only logged."""
