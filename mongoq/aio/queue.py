@@ -282,8 +282,8 @@ class AsyncQueue(AsyncContents[M], Local):
         A crash after it, or a lost reply, loses the item, unless the queue keeps history. A cancelled call puts the
         item back. For this the event loop must go on: close the broker before the loop ends. An item with a remembered
         id, or with a place in a sequence, is reserved and then committed, before the caller gets it: a crash in between
-        leaves it reserved until the lease ends. An item that had all its runs under ``reserve`` is buried, and the next
-        one popped.
+        leaves it reserved until the lease ends. A call that is cancelled then may lose an item of a sequence. An item
+        that had all its runs under ``reserve`` is buried, and the next one popped.
 
         Args:
             on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and pop the next item, or
