@@ -18,7 +18,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import PyMongoError
 
 import mongoq
-from tests.integration.commands import Commands
+from tests.integration.commands import Commands, failing
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE, until
 
@@ -104,6 +104,26 @@ async def test_a_commit_whose_caller_is_cancelled_is_brought_to_an_end(proxied: 
     call = queue.push(2, sequence="a")
     await cancelled_at(commands, lambda name, _: name == "commitTransaction", call)
     await happens(lambda: proxy.lost == 2 and raw.count_documents({"payload": 2}))
+
+
+async def test_what_is_tried_again_after_a_failed_commit_is_not_committed_for_a_cancelled_caller(
+    proxied: Any, client: MongoClient[Any], raw: Any
+) -> None:
+    broker, commands, _ = proxied
+    queue = broker.queue("orders")
+    await queue.push(1, sequence="a")
+    commits: list[str] = []
+
+    def tries_again(name: str, _body: Any) -> bool:
+        if name == "commitTransaction":
+            commits.append(name)
+        return name == "update" and bool(commits)
+
+    with failing(client, "commitTransaction", errorCode=251, errorLabels=["TransientTransactionError"]):
+        await cancelled_at(commands, tries_again, queue.push(2, sequence="a"))
+        await broker.close()  # it waits for all that it has begun
+    assert len(commits) == 1
+    assert not raw.count_documents({"payload": 2})
 
 
 SECONDS = 0.5

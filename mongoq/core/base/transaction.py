@@ -110,15 +110,19 @@ async def _send_commit(session: Any) -> None:
     """
     retries = TransactionRetries()
     commit: Command[None] = Command("commit", {}, target="sessions", session=session)
-    OPERATION.get().undo_log.append((replace(commit, undo=lambda _: commit), session))
+    undo_log, entry = OPERATION.get().undo_log, (replace(commit, undo=lambda _: commit), session)
+    undo_log.append(entry)
     while True:
         try:
             await perform(commit)
-            return
         except Exception as error:
             pause = retries.pause(error, UNKNOWN_COMMIT_LABEL)
             if pause is None:
+                undo_log.remove(entry)
                 raise
+        else:
+            undo_log.remove(entry)
+            return
         await sleep(pause)
 
 
