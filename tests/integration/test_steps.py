@@ -8,28 +8,35 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import mongoq
+from tests.integration.commands import listened_to
+from tests.waiting import until
 
 OURS = str(Path(mongoq.__file__).parent) + os.sep
 PUSH_FUNCTIONS, PUSH_MODULES = 22, 12
-HANDLED_FUNCTIONS, HANDLED_MODULES = 50, 41
-"""With Python 3.11: functions that are entered, a generator each time that it goes on; and modules."""
-WINDOW = 40
+HANDLED_FUNCTIONS, HANDLED_MODULES = 54, 25
+STAGE_FUNCTIONS, STAGE_MODULES = 60, 26
+"""With Python 3.11: calls of functions in a push, a generator each time that it goes on; functions otherwise."""
 
 
 class Steps:
     """The functions of ours that are entered, in all threads that begin after it."""
 
     def __init__(self) -> None:
-        self.files: list[str] = []
+        self.entered: list[tuple[int, CodeType]] = []
+
+    @property
+    def files(self) -> list[str]:
+        return [code.co_filename for _, code in self.entered]
 
     def note(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(OURS):
-            self.files.append(frame.f_code.co_filename)
+            self.entered.append((threading.get_ident(), frame.f_code))
 
     def __enter__(self) -> Steps:
         threading.setprofile(self.note)
@@ -53,22 +60,55 @@ def test_a_push_goes_through_few_functions(broker: mongoq.Broker) -> None:
     assert min(modules for _, modules in counted) <= PUSH_MODULES
 
 
-def test_what_a_handler_returned_is_settled_by_few_functions(broker: mongoq.Broker) -> None:
-    """All that a worker does while some handlers end, claims included, for each of them; the least of several times."""
-    number, marks = 200, []
-    broker.queue("orders").push_many(range(number))
-    worker = mongoq.Worker(broker)
-    steps = Steps()
+def count_settlement(uri: str, database: str, start: Callable[[mongoq.Broker, Any], Any]) -> tuple[int, int]:
+    """Return the functions and modules between the return of a handler and its settlement; the least of several items.
 
-    def handle(payload: int) -> None:
-        marks.append(len(steps.files))
-        if len(marks) == number:
-            worker.stop()
+    They are those of the thread that has called the handler, and of the one that settles. ``start`` starts what calls
+    the handler, and returns it.
+    """
+    steps, counted = Steps(), list[tuple[int, int]]()
+    returned: tuple[int, int] | None = None
 
-    worker.consumer("orders")(handle)
-    with steps:
-        worker.run()
-    windows = [steps.files[marks[start] : marks[start + WINDOW]] for start in range(0, number - WINDOW, WINDOW)]
-    functions, modules = min(len(window) for window in windows) / WINDOW, min(len(set(window)) for window in windows)
+    def handle(payload: int) -> int:
+        nonlocal returned
+        returned = threading.get_ident(), len(steps.entered)
+        return payload
+
+    def settle(name: str, body: Any) -> None:
+        if returned is None or name not in ("delete", "update") or "token" not in str(body):
+            return
+        threads = returned[0], threading.get_ident()
+        codes = {code for thread, code in steps.entered[returned[1] :] if thread in threads}
+        counted.append((len(codes), len({code.co_filename for code in codes})))
+
+    with listened_to(uri, database) as (broker, commands), steps:
+        commands.before = settle
+        queue, running = broker.queue("orders"), start(broker, handle)
+        for number in range(1, 6):
+            queue.push(number)
+            until(lambda: len(counted) >= number)  # noqa: B023
+        running.stop()
+    return min(counted)
+
+
+def test_what_a_handler_returned_is_settled_by_few_functions(uri: str, database: str) -> None:
+    def start(broker: mongoq.Broker, handle: Any) -> mongoq.Worker:
+        worker = mongoq.Worker(broker)
+        worker.consumer("orders")(handle)
+        threading.Thread(target=worker.run).start()
+        return worker
+
+    functions, modules = count_settlement(uri, database, start)
     assert 0 < functions <= HANDLED_FUNCTIONS, functions
     assert 0 < modules <= HANDLED_MODULES, modules
+
+
+def test_so_is_what_a_stage_returned(uri: str, database: str) -> None:
+    def start(broker: mongoq.Broker, handle: Any) -> mongoq.Run:
+        pipeline = mongoq.Pipeline("line", errors="errors", outputs="done")
+        pipeline.stage("orders", to="done")(handle)
+        return pipeline.start(broker)
+
+    functions, modules = count_settlement(uri, database, start)
+    assert 0 < functions <= STAGE_FUNCTIONS, functions
+    assert 0 < modules <= STAGE_MODULES, modules
