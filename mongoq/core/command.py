@@ -100,7 +100,8 @@ class Shared(Generic[T]):
 
     Attributes:
         key: the operation; callers with equal keys share.
-        send: called with all entries. It returns one answer for each; an exception for a failure.
+        send: called with all entries by ``driver.run``, such as ``push._insert_for_callers``. It returns one answer for
+            each; an exception for a failure.
         entry: the caller's request, in the form that ``send`` takes.
         undo: given this caller's answer, returns the command that gives back what it took; as for ``Command``.
         waiter: the future by which the driver answers the caller on asyncio; ``None`` for threads.
@@ -116,7 +117,8 @@ class Shared(Generic[T]):
 LOST: Any = object()
 """What the undo of a command gets in place of a reply that was lost: the server may have done it."""
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
-"""The last request of an operation that took items, with its reply, and then that which began its transaction, if any.
+"""The last request of an operation that took items, with its reply, and then those that began its transaction, and
+began to commit it, if any.
 
 One that took items is enough: before an operation takes more, it has handed over or given back what it had. In a queue
 of unfit items an operation may take thousands, one after the other."""
@@ -124,14 +126,14 @@ of unfit items an operation may take thousands, one after the other."""
 
 def note_taken(undo_log: UndoLog, request: Command[Any] | Shared[Any], reply: Any) -> None:
     """Note what is to be given back when the operation fails, in place of what was taken before."""
-    if begins_transaction(request):
+    if is_of_transaction(request):
         undo_log.append((request, reply))
     else:
         undo_log[:] = [(request, reply)]
 
 
-def begins_transaction(request: Command[Any] | Shared[Any]) -> bool:
-    """Return whether a request with an undo begins a transaction; the others take items."""
+def is_of_transaction(request: Command[Any] | Shared[Any]) -> bool:
+    """Return whether a request with an undo begins a transaction, or commits it; the others take items."""
     return isinstance(request, Command) and request.target == "sessions"
 
 

@@ -119,9 +119,10 @@ async def run_attached(session: Any, work: Callable[[], Awaitable[T]]) -> T:
 
 async def _perform_in_transaction(operation: Operation, attached: Attached, command: Command[Any]) -> Any:
     """Perform a command in the transaction; one that has ended it lets the operation only read, outside of it."""
+    driver: AioPerformer = operation.driver
     if attached.error is not None:
         if attached.may_explain and _is_find(command):
-            return await operation.driver.perform(command, operation.undo_log)
+            return await driver.perform(command, operation.undo_log)
         attached.may_explain = False
         raise TransactionOver
     inserts = command.method == "insert_one"
@@ -132,7 +133,7 @@ async def _perform_in_transaction(operation: Operation, attached: Attached, comm
         arguments: Mapping[str, Any] = {"filter": {"_id": fields.pop("_id")}, "update": {"$setOnInsert": fields}}
         command = replace(command, method="update_one", arguments={**arguments, "upsert": True})
     try:
-        reply = await operation.driver.perform(command, operation.undo_log)
+        reply = await driver.perform(command, operation.undo_log)
     except Exception as error:
         attached.error = error
         if isinstance(error, Duplicate | Refused) and not has_label(error.cause, TRANSIENT_LABEL):

@@ -91,9 +91,10 @@ def run_attached(session: Any, work: Callable[[], T]) -> T:
 
 def _perform_in_transaction(operation: Operation, attached: Attached, command: Command[Any]) -> Any:
     """Perform a command in the transaction; one that has ended it lets the operation only read, outside of it."""
+    driver: ThreadPerformer = operation.driver
     if attached.error is not None:
         if attached.may_explain and _is_find(command):
-            return operation.driver.perform(command, operation.undo_log)
+            return driver.perform(command, operation.undo_log)
         attached.may_explain = False
         raise TransactionOver
     inserts = command.method == "insert_one"
@@ -104,7 +105,7 @@ def _perform_in_transaction(operation: Operation, attached: Attached, command: C
         arguments: Mapping[str, Any] = {"filter": {"_id": fields.pop("_id")}, "update": {"$setOnInsert": fields}}
         command = replace(command, method="update_one", arguments={**arguments, "upsert": True})
     try:
-        reply = operation.driver.perform(command, operation.undo_log)
+        reply = driver.perform(command, operation.undo_log)
     except Exception as error:
         attached.error = error
         if isinstance(error, Duplicate | Refused) and not has_label(error.cause, TRANSIENT_LABEL):

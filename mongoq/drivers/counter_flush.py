@@ -12,7 +12,7 @@ from mongoq.drivers import backend
 logger = logging.getLogger("mongoq.drive")
 
 FLUSH_INTERVAL_SECONDS = 5.0
-"""Seconds from the first count to the write of the counters."""
+"""Seconds from the first operation to the write of the counters."""
 FLUSH_TIMEOUT_SECONDS = 2.0
 """Seconds that the write may take: a broker has to close in good time even if its server has gone."""
 
@@ -22,7 +22,7 @@ StartLater = Callable[[float, Write, Callable[[], None]], Callable[[], None]]
 
 
 class CounterFlush:
-    """Writes counters some seconds after the first count.
+    """Writes counters some seconds after the first operation.
 
     Attributes:
         write: writes the counters now; a coroutine function on asyncio.

@@ -10,7 +10,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mongoq.core.command import LOST, Command, ReplyLost, Shared, UndoLog, WakeEvent, begins_transaction, note_taken
+from mongoq.core.command import LOST, Command, ReplyLost, Shared, UndoLog, WakeEvent, is_of_transaction, note_taken
 from mongoq.drivers.backend import classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.group_commit_aio import AioGroupCommit
@@ -129,7 +129,7 @@ class AioPerformer:
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            if command.undo is not None and not begins_transaction(command):
+            if command.undo is not None and not is_of_transaction(command):
                 undo_log.clear()  # the undo of this command gives back all that the operation had taken
             task.add_done_callback(partial(self._undo_abandoned, command))
             raise

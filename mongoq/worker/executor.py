@@ -16,7 +16,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -247,13 +247,17 @@ class AioExecutor:
         event.was_set = False
 
     async def shield(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run work to its end, however often the caller is cancelled meanwhile."""
-        task = asyncio.create_task(work())
+        """Run work to its end, however often the caller is cancelled meanwhile; the caller is cancelled then."""
+        task, cancelled = asyncio.create_task(work()), None
         with anyio.CancelScope(shield=True):  # a scope of anyio cancels again and again
             while not task.done():
-                with suppress(asyncio.CancelledError):
+                try:
                     await asyncio.wait([task])
+                except asyncio.CancelledError as error:
+                    cancelled = error
         task.result()
+        if cancelled is not None:
+            raise cancelled
 
     async def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
         """Call the handler and return its result; a plain function runs in a thread."""

@@ -143,3 +143,30 @@ async def test_permits_of_cancelled_handlers_are_free_at_once(uri: str, database
         limits = await queue.limits()
         assert (limits.permits, limits.reason) == (0, None)
         assert (await queue.counts()).ready == 6
+
+
+async def test_a_cancellation_while_a_worker_ends_is_not_lost(uri: str, database: str) -> None:
+    begun, given_up, free = asyncio.Event(), asyncio.Semaphore(0), asyncio.Event()
+    async with mongoq.connect_async(uri, database=database) as broker:
+        await broker.queue("orders").push(1)
+        worker = mongoq.AsyncWorker(broker, grace=0.1)
+
+        @worker.consumer("orders")
+        async def handle(_payload: int) -> None:
+            begun.set()
+            while not free.is_set():
+                try:
+                    await free.wait()
+                except asyncio.CancelledError:  # it resists
+                    given_up.release()
+
+        running = asyncio.create_task(worker.run())
+        await begun.wait()
+        worker.stop()
+        for _ in range(2):  # after the grace, and once more at the very end
+            await given_up.acquire()
+        running.cancel()
+        await asyncio.sleep(0)
+        free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running

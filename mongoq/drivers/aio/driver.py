@@ -27,8 +27,8 @@ from mongoq.core.command import (
     Operation,
     ReplyLost,
     UndoLog,
-    begins_transaction,
     hands_over,
+    is_of_transaction,
 )
 from mongoq.core.state.context import BrokerContext
 from mongoq.drivers.backend import (
@@ -102,9 +102,9 @@ class AioDriver:
         operation = Operation(self._performer)
         OPERATION.set(operation)
         try:
-            return await work(*args, **options)
+            return await work(*args, **options)  # a function of the core, such as ``push.push``
         except BaseException as error:
-            taken = [entry for entry in operation.undo_log if begins_transaction(entry[0]) or not hands_over(error)]
+            taken = [entry for entry in operation.undo_log if is_of_transaction(entry[0]) or not hands_over(error)]
             if taken:
                 undoing = self._performer.undo_all(taken[::-1])  # async only
                 # sync only: self._performer.undo_all(taken[::-1])
@@ -135,6 +135,7 @@ class AioDriver:
             arguments = decode(arguments, backend.options)
         if command.session is not None:
             arguments = {**arguments, "session": command.session}
+        # A method of PyMongo's collection, Motor's or mongomock's, such as ``insert_one`` for a push.
         reply = getattr(backend.targets[command.target], command.method)(**arguments)
         if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
             reply = await reply

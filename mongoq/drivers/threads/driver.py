@@ -24,8 +24,8 @@ from mongoq.core.command import (
     Operation,
     ReplyLost,
     UndoLog,
-    begins_transaction,
     hands_over,
+    is_of_transaction,
 )
 from mongoq.core.state.context import BrokerContext
 from mongoq.core_threads.base.find import close_cursor
@@ -97,9 +97,9 @@ class ThreadDriver:
         operation = Operation(self._performer)
         OPERATION.set(operation)
         try:
-            return work(*args, **options)
+            return work(*args, **options)  # a function of the core, such as ``push.push``
         except BaseException as error:
-            taken = [entry for entry in operation.undo_log if begins_transaction(entry[0]) or not hands_over(error)]
+            taken = [entry for entry in operation.undo_log if is_of_transaction(entry[0]) or not hands_over(error)]
             if taken:
                 self._performer.undo_all(taken[::-1])
             if isinstance(error, Interruption):
@@ -127,6 +127,7 @@ class ThreadDriver:
             arguments = decode(arguments, backend.options)
         if command.session is not None:
             arguments = {**arguments, "session": command.session}
+        # A method of PyMongo's collection, Motor's or mongomock's, such as ``insert_one`` for a push.
         reply = getattr(backend.targets[command.target], command.method)(**arguments)
         if command.method in ("find", "aggregate"):
             return list(reply)
