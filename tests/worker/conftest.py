@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import mongoq
+from tests.waiting import PATIENCE
 from tests.worker.processes import Process
 
 KINDS = ("threads", "tasks", "plain")
-PATIENCE = 30.0
 
 every_kind = pytest.mark.parametrize("desk", KINDS, indirect=True)
 in_tasks = pytest.mark.parametrize("desk", ["tasks"], indirect=True)
