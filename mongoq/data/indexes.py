@@ -1,6 +1,6 @@
 """The schema: its version, the ids of control documents, and the five indexes.
 
-Their names carry the version, so that a later one can add new ones beside them.
+The names of the indexes carry the version, so that a later one can add new ones beside them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ COUNTERS_PREFIX = "stats:"
 CONTROL_PREFIX = "queue:"
 """Prefix of the ``_id`` of a queue's control document."""
 TOPICS_ID = "topics:mongoq"
+"""``_id`` of the bindings of topics."""
 
 
 @dataclass(frozen=True, slots=True)

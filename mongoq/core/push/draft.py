@@ -25,7 +25,6 @@ from mongoq.errors import ArgumentInvalid
 
 T = TypeVar("T")
 
-
 Push = tuple[bytes, bytes, int]
 """One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the index of its draft.
 

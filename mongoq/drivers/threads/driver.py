@@ -55,8 +55,8 @@ logger = logging.getLogger("mongoq.drive")
 
 UNDO_SECONDS = 2.0
 """Seconds to give items back when the deadline of the caller is over: the caller waits for it."""
-RESTORE_SECONDS = 10.0
-"""Seconds to store a popped item anew, by one command and the driver's own retries."""
+RESTORE_SECONDS = 15.0
+"""Seconds to store a popped item anew, by one command and the driver's own retries: longer than an election takes."""
 
 
 class ThreadDriver:
