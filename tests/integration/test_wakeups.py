@@ -179,6 +179,7 @@ def test_a_resumed_queue_wakes_and_a_paused_one_hands_out_nothing(listened: List
 
 
 def test_settings_changed_elsewhere_hold_for_the_next_item(listened: Listened, other_queue: Any) -> None:
+    assert other_queue.reserve() is None  # stores its options: the waiter would be woken, and claim before the change
     waiter = Waiter(*listened)
     other_queue.configure(lease=timedelta(hours=2))
     other_queue.push(1)
