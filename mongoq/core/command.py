@@ -79,6 +79,7 @@ class Command(Generic[T]):
             later.
         target: the object whose method is called.
         session: the driver's session of the transaction, if any.
+        fenced: a second one changes nothing that the first did not, so an undo may be sent again.
         resolved: the operation handles a lost reply itself, so the command may be sent without the driver's retry.
     """
 
@@ -88,6 +89,7 @@ class Command(Generic[T]):
     undo: Callable[[Any], Command[Any] | None] | None = None
     target: Target = "collection"
     session: Any = None
+    fenced: bool = True
     resolved: bool = False
 
 

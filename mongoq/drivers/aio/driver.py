@@ -152,12 +152,10 @@ class AioDriver:
                 continue
             if back.session is not None:  # async only: a caller that is cancelled twice has not waited for it
                 await self._performer.wait_for_session(back.session)
-            # It stores a popped item anew, under no fence: again, it might do so after another caller has popped that.
-            is_restored = bool(back.arguments.get("upsert"))
-            error = None if is_restored else await self._try_to_send(back)
-            if is_restored or (isinstance(error, PyMongoError) and error.timeout):
+            error = await self._try_to_send(back) if back.fenced else None
+            if not back.fenced or (isinstance(error, PyMongoError) and error.timeout):
                 # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by; this has its own.
-                seconds, sends = (RESTORE_SECONDS, 1) if is_restored else (UNDO_SECONDS, MAX_SENDS)
+                seconds, sends = (UNDO_SECONDS, MAX_SENDS) if back.fenced else (RESTORE_SECONDS, 1)
                 sending = self._try_to_send(back, seconds, sends)  # async only
                 error = await asyncio.create_task(sending, context=Context())  # async only
                 # sync only: error = Context().run(self._try_to_send, back, seconds, sends)

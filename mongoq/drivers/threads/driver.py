@@ -139,12 +139,10 @@ class ThreadDriver:
             back = command.undo(reply) if command.undo is not None else None
             if back is None:
                 continue
-            # It stores a popped item anew, under no fence: again, it might do so after another caller has popped that.
-            is_restored = bool(back.arguments.get("upsert"))
-            error = None if is_restored else self._try_to_send(back)
-            if is_restored or (isinstance(error, PyMongoError) and error.timeout):
+            error = self._try_to_send(back) if back.fenced else None
+            if not back.fenced or (isinstance(error, PyMongoError) and error.timeout):
                 # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by; this has its own.
-                seconds, sends = (RESTORE_SECONDS, 1) if is_restored else (UNDO_SECONDS, MAX_SENDS)
+                seconds, sends = (UNDO_SECONDS, MAX_SENDS) if back.fenced else (RESTORE_SECONDS, 1)
                 error = Context().run(self._try_to_send, back, seconds, sends)
             if error is not None:
                 logger.warning("what a failed call had taken could not be given back: %r", error)
