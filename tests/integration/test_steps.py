@@ -49,22 +49,27 @@ class Steps:
 
 
 def test_a_push_goes_through_few_functions(broker: mongoq.Broker) -> None:
-    """The least of several: now and then one looks at the settings, the clock or the topology as well."""
-    queue, counted = broker.queue("orders"), []
+    """One of many: now and then, and often on a busy machine, one looks at settings, clock or topology as well."""
+    queue = broker.queue("orders")
     queue.push(0)
-    for n in range(5):
+    for n in range(200):
         with Steps() as steps:
             queue.push(n)
-        counted.append((len(steps.files), len(set(steps.files))))
-    assert (0, 0) < min(counted) <= (PUSH_FUNCTIONS, PUSH_MODULES), counted
-    assert min(modules for _, modules in counted) <= PUSH_MODULES
+        functions, modules = len(steps.files), len(set(steps.files))
+        if functions <= PUSH_FUNCTIONS and modules <= PUSH_MODULES:
+            break
+    assert 0 < functions <= PUSH_FUNCTIONS, functions
+    assert 0 < modules <= PUSH_MODULES, modules
 
 
-def count_settlement(uri: str, database: str, start: Callable[[mongoq.Broker, Any], Any]) -> tuple[int, int]:
-    """Return the functions and modules between the return of a handler and its settlement; the least of several items.
+def count_settlement(
+    uri: str, database: str, start: Callable[[mongoq.Broker, Any], Any], functions: int, modules: int
+) -> tuple[int, int]:
+    """Return the functions and modules entered from the return of a handler to its settlement: no more, if one can.
 
-    They are those of the thread that has called the handler, and of the one that settles. ``start`` starts what calls
-    the handler, and returns it.
+    They are those of the thread that has called the handler, and of the one that settles. Both may do other things in
+    between, the more so on a busy machine, so there are many items. ``start`` starts what calls the handler, and
+    returns it.
     """
     steps, counted = Steps(), list[tuple[int, int]]()
     returned: tuple[int, int] | None = None
@@ -84,11 +89,14 @@ def count_settlement(uri: str, database: str, start: Callable[[mongoq.Broker, An
     with listened_to(uri, database) as (broker, commands), steps:
         commands.before = settle
         queue, running = broker.queue("orders"), start(broker, handle)
-        for number in range(1, 6):
+        for number in range(1, 201):
             queue.push(number)
             until(lambda: len(counted) >= number)  # noqa: B023
+            last = counted[number - 1]
+            if last[0] <= functions and last[1] <= modules:
+                break
         running.stop()
-    return min(counted)
+    return last
 
 
 def test_what_a_handler_returned_is_settled_by_few_functions(uri: str, database: str) -> None:
@@ -98,7 +106,7 @@ def test_what_a_handler_returned_is_settled_by_few_functions(uri: str, database:
         threading.Thread(target=worker.run).start()
         return worker
 
-    functions, modules = count_settlement(uri, database, start)
+    functions, modules = count_settlement(uri, database, start, HANDLED_FUNCTIONS, HANDLED_MODULES)
     assert 0 < functions <= HANDLED_FUNCTIONS, functions
     assert 0 < modules <= HANDLED_MODULES, modules
 
@@ -109,6 +117,6 @@ def test_so_is_what_a_stage_returned(uri: str, database: str) -> None:
         pipeline.stage("orders", to="done")(handle)
         return pipeline.start(broker)
 
-    functions, modules = count_settlement(uri, database, start)
+    functions, modules = count_settlement(uri, database, start, STAGE_FUNCTIONS, STAGE_MODULES)
     assert 0 < functions <= STAGE_FUNCTIONS, functions
     assert 0 < modules <= STAGE_MODULES, modules

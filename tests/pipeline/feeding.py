@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,10 @@ __all__ = ["LEASE", "NAME", "ROLES", "feeding"]
 NAME, LEASE = "counting", 0.6
 
 
-def feeding(records: int, *, every: float | None = None, pause: float = 0.01) -> mongoq.Pipeline:
-    """Return a pipeline whose source counts, and stumbles now and then."""
+def feeding(
+    records: int, *, every: float | None = None, pause: float = 0.01, halfway: threading.Event | None = None
+) -> mongoq.Pipeline:
+    """Return a pipeline whose source counts, and stumbles now and then; ``halfway`` it waits for the event."""
     pipeline = mongoq.Pipeline("feeding", outputs="raw")
 
     @pipeline.source(to="raw", name=NAME, batch=20, every=every, lease=LEASE)
@@ -23,6 +26,8 @@ def feeding(records: int, *, every: float | None = None, pause: float = 0.01) ->
         for n in range(position or 0, records):
             if n % 10 == 0:
                 time.sleep(pause)
+            if n == records // 2 and halfway is not None:
+                halfway.wait()
             yield mongoq.Record({"n": n}, position=n + 1)
 
     return pipeline

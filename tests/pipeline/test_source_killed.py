@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -103,12 +104,13 @@ def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
 def test_losses_on_the_network_lose_and_repeat_nothing(
     proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind
 ) -> None:
-    proxy, own = proxied
+    (proxy, own), ordered = proxied, threading.Event()
     own.ensure_indexes()
-    with feeding(400).start(own) as run:
+    with feeding(400, halfway=ordered).start(own) as run:
         until(lambda: broker.queue("raw").size())
         for command in ("commitTransaction", "insert", "update", "find", "findAndModify"):
             proxy.lose(kind, command, times=1)
+        ordered.set()
         assert run.wait(PATIENCE), "a run of nothing but sources ends with them"
     assert numbers(broker) == list(range(400))
     assert proxy.lost > 0
