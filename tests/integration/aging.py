@@ -29,6 +29,9 @@ time.monotonic = aged  # before anything else uses it
 from pymongo import MongoClient
 from pymongo.monitoring import CommandListener
 import mongoq
+import mongoq.drivers.threads.driver
+
+mongoq.drivers.threads.driver.FLUSH_TIMEOUT_SECONDS = 120.0  # a busy machine may take long to close a broker
 
 sent = Counter()  # names of commands, without those that fetch the rest of a reply
 

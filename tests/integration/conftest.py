@@ -14,6 +14,19 @@ import mongoq
 from tests.integration.commands import Commands
 from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, gathered, in_threads
 from tests.proxy import Proxy
+from tests.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def _counters_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test see the commands that write counters every five seconds: brokers write them when they close."""
+    monkeypatch.setattr("mongoq.drivers.counter_flush.FLUSH_INTERVAL_SECONDS", 3_600.0)
+
+
+@pytest.fixture
+def patient_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a broker that closes write its counters, and sweep, however long a busy machine takes."""
+    monkeypatch.setattr("mongoq.drivers.threads.driver.FLUSH_TIMEOUT_SECONDS", PATIENCE)
 
 
 @pytest.fixture(params=["aio", "threads"])

@@ -17,6 +17,7 @@ from pymongo.errors import OperationFailure
 
 import mongoq
 from tests.integration.commands import Commands, failing, listened_to
+from tests.integration.waiters import rest
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE
 
@@ -281,6 +282,7 @@ def test_a_closed_broker_hands_nothing_to_threads_that_wait(uri: str, database: 
         thread = threading.Thread(target=wait)
         thread.start()
         assert answered.wait(PATIENCE)
+        rest(commands)
         broker.close()
         is_claiming = commands.is_under_way("findAndModify")  # it takes what is pushed, by right
         push_from_outside(raw)

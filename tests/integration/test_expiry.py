@@ -29,6 +29,7 @@ def clock() -> mongoq.VirtualClock:
     return mongoq.VirtualClock()
 
 
+@pytest.mark.usefixtures("patient_close")
 @pytest.mark.parametrize("way", ["reserve_many", "pop"])
 def test_each_expired_item_becomes_one_letter_however_many_claim(
     raw: Any, clock: mongoq.VirtualClock, way: str

@@ -19,7 +19,7 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker
 from tests.integration.commands import failing
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 COMMANDS = ["find", "update", "findAndModify", "aggregate", "getMore", "listCollections", "hello"]
 
@@ -44,31 +44,31 @@ def away(client: MongoClient[Any], name: str) -> Iterator[Callable[[bool], None]
 
 @pytest.fixture
 def named(uri: str, name: str, database: str) -> Iterator[mongoq.Broker]:
-    with mongoq.connect(f"{uri}&appName={name}&serverSelectionTimeoutMS=500", database=database) as broker:
+    with mongoq.connect(f"{uri}&appName={name}", database=database) as broker:
         yield broker
 
 
 def test_a_broker_is_healthy(broker: mongoq.Broker) -> None:
-    assert broker.health() == mongoq.Health(healthy=True)
+    assert broker.health(within=PATIENCE) == mongoq.Health(healthy=True)
     broker.queue("orders").push(1)
-    assert broker.health() == mongoq.Health(healthy=True)
+    assert broker.health(within=PATIENCE) == mongoq.Health(healthy=True)
 
 
 async def test_so_is_one_of_asyncio(uri: str, database: str) -> None:
     async with mongoq.connect_async(uri, database=database) as broker:
-        assert await broker.health() == mongoq.Health(healthy=True)
+        assert await broker.health(within=PATIENCE) == mongoq.Health(healthy=True)
 
 
 def test_so_is_a_virtual_one() -> None:
     with VirtualBroker() as broker:
         broker.watch_health(print)()
-        assert broker.health() == mongoq.Health(healthy=True)
+        assert broker.health(within=PATIENCE) == mongoq.Health(healthy=True)
 
 
 async def test_so_is_a_virtual_one_of_asyncio() -> None:
     async with AsyncVirtualBroker() as broker:
         broker.watch_health(print)()
-        assert await broker.health() == mongoq.Health(healthy=True)
+        assert await broker.health(within=PATIENCE) == mongoq.Health(healthy=True)
 
 
 def test_an_outage_is_a_reason_and_afterwards_a_note(named: mongoq.Broker, away: Any) -> None:
@@ -113,20 +113,20 @@ def test_a_closed_broker_is_not_healthy(raw: Any) -> None:
 
 def test_a_collection_of_a_later_version_is_a_reason(broker: mongoq.Broker, raw: Any) -> None:
     raw.insert_one({"_id": "schema:mongoq", "version": 99, "oldest_reader": 99})
-    (reason,) = broker.health().reasons
+    (reason,) = broker.health(within=PATIENCE).reasons
     assert "99" in reason
 
 
 def test_a_capped_collection_is_a_reason(raw: Any) -> None:
     raw.database.create_collection("capped", capped=True, size=4096)
     with mongoq.Broker(raw.database["capped"]) as broker:
-        (reason,) = broker.health().reasons
+        (reason,) = broker.health(within=PATIENCE).reasons
     assert "capped" in reason
 
 
 def test_a_server_that_is_no_primary_is_a_reason() -> None:
     with EmbeddedServer() as server, mongoq.connect(f"{server.uri}&directConnection=true", database="app") as broker:
-        assert broker.health().healthy
+        assert broker.health(within=PATIENCE).healthy
         with MongoClient[Any](server.uri) as client, suppress(AutoReconnect):
             client.admin.command("replSetStepDown", 60, force=True)
         until(lambda: "not the primary" in "".join(broker.health().reasons))
@@ -136,9 +136,9 @@ def test_a_server_that_is_no_primary_is_a_reason() -> None:
 def test_the_text_of_a_server_stays_out_of_reasons(
     named: mongoq.Broker, client: MongoClient[Any], name: str, code: int, words: str
 ) -> None:
-    assert named.health().healthy
+    assert named.health(within=PATIENCE).healthy
     with failing(client, "listCollections", "find", times=None, errorCode=code, appName=name):
-        (reason,) = named.health().reasons
+        (reason,) = named.health(within=PATIENCE).reasons
     assert words in reason
     assert "failCommand" not in reason  # which the server says
 
@@ -154,8 +154,8 @@ def test_a_time_limit_is_a_duration(broker: mongoq.Broker, within: Any) -> None:
 
 def test_each_change_is_one_call(named: mongoq.Broker, away: Any) -> None:
     changes: list[mongoq.Health] = []
+    away(True)  # before it watches: a slow look would be a change as well
     named.watch_health(changes.append, every=0.05, within=0.5)
-    away(True)
     until(lambda: changes)
     checks = threading.Event()
     check = named.health
@@ -200,9 +200,9 @@ def test_a_callback_that_fails_is_logged_and_called_at_the_next_change(
         changes.append(health.healthy)
         raise ValueError("a callback's")
 
-    named.watch_health(callback, every=0.05, within=0.5)
     with caplog.at_level(logging.ERROR, "mongoq.health"):
         away(True)
+        named.watch_health(callback, every=0.05, within=0.5)
         until(lambda: "a callback's" in caplog.text)
         away(False)
         until(lambda: changes == [False, True])
@@ -252,7 +252,7 @@ def test_a_closed_broker_checks_no_more(raw: Any) -> None:
 
 def test_a_callback_may_close_the_broker(uri: str, name: str, database: str, away: Any) -> None:
     closed = threading.Event()
-    broker = mongoq.connect(f"{uri}&appName={name}&serverSelectionTimeoutMS=500", database=database)
+    broker = mongoq.connect(f"{uri}&appName={name}", database=database)
 
     def callback(health: mongoq.Health) -> None:
         broker.close()

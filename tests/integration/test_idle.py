@@ -15,6 +15,8 @@ from mongoq.embedded import EmbeddedServer
 from tests.integration.aging import HOUR, AgingProcess
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient_close")
+
 DAY = timedelta(days=1)
 MONTH = timedelta(days=30)
 AN_AGE = timedelta(days=400)

@@ -51,7 +51,7 @@ def test_options_of_a_forgotten_handle_hold_after_many_other_names(
         written.push(1)
         commands.sent.clear()
         written.push(2)
-        assert commands.names() == ["insert"]
+        assert [name for name in commands.names() if name != "find"] == ["insert"]  # a second later it looks at topics
     strict = broker.queue("strict")
     assert strict.pop() is None
     assert strict.settings.max_retries == 2

@@ -15,6 +15,7 @@ import mongoq
 from tests.integration.commands import failing
 
 
+@pytest.mark.usefixtures("patient_close")
 def test_a_forked_child_does_not_count_what_its_parent_did(uri: str, database: str, raw: Any) -> None:
     with mongoq.connect(uri, database=database) as broker:
         broker.queue("orders").push(1)
@@ -40,6 +41,7 @@ def test_what_could_not_be_written_is_written_later(broker: mongoq.Broker, clien
     assert {name: each.put for name, each in broker.stats().items()} == {"a": 1, "b": 1}
 
 
+@pytest.mark.usefixtures("patient_close")
 def test_many_threads_count_and_write_at_once(uri: str, database: str, broker: mongoq.Broker) -> None:
     with mongoq.connect(uri, database=database) as counting, ThreadPoolExecutor(6) as pool:
         queue = counting.queue("orders")

@@ -15,7 +15,7 @@ from typing import Any
 
 import mongoq
 from tests.integration.commands import listened_to
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 OURS = str(Path(mongoq.__file__).parent) + os.sep
 PUSH_FUNCTIONS, PUSH_MODULES = 22, 12
@@ -63,13 +63,13 @@ def test_a_push_goes_through_few_functions(broker: mongoq.Broker) -> None:
 
 
 def count_settlement(
-    uri: str, database: str, start: Callable[[mongoq.Broker, Any], Any], functions: int, modules: int
+    uri: str, database: str, start: Callable[[mongoq.Broker, Any], Callable[[], None]], functions: int, modules: int
 ) -> tuple[int, int]:
     """Return the functions and modules entered from the return of a handler to its settlement: no more, if one can.
 
     They are those of the thread that has called the handler, and of the one that settles. Both may do other things in
     between, the more so on a busy machine, so there are many items. ``start`` starts what calls the handler, and
-    returns it.
+    returns what ends it.
     """
     steps, counted = Steps(), list[tuple[int, int]]()
     returned: tuple[int, int] | None = None
@@ -88,23 +88,29 @@ def count_settlement(
 
     with listened_to(uri, database) as (broker, commands), steps:
         commands.before = settle
-        queue, running = broker.queue("orders"), start(broker, handle)
+        queue, stop = broker.queue("orders"), start(broker, handle)
         for number in range(1, 201):
             queue.push(number)
             until(lambda: len(counted) >= number)  # noqa: B023
             last = counted[number - 1]
             if last[0] <= functions and last[1] <= modules:
                 break
-        running.stop()
+        stop()
     return last
 
 
 def test_what_a_handler_returned_is_settled_by_few_functions(uri: str, database: str) -> None:
-    def start(broker: mongoq.Broker, handle: Any) -> mongoq.Worker:
+    def start(broker: mongoq.Broker, handle: Any) -> Callable[[], None]:
         worker = mongoq.Worker(broker)
         worker.consumer("orders")(handle)
-        threading.Thread(target=worker.run).start()
-        return worker
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+
+        def stop() -> None:
+            worker.stop()
+            thread.join(PATIENCE)
+
+        return stop
 
     functions, modules = count_settlement(uri, database, start, HANDLED_FUNCTIONS, HANDLED_MODULES)
     assert 0 < functions <= HANDLED_FUNCTIONS, functions
@@ -112,10 +118,10 @@ def test_what_a_handler_returned_is_settled_by_few_functions(uri: str, database:
 
 
 def test_so_is_what_a_stage_returned(uri: str, database: str) -> None:
-    def start(broker: mongoq.Broker, handle: Any) -> mongoq.Run:
+    def start(broker: mongoq.Broker, handle: Any) -> Callable[[], None]:
         pipeline = mongoq.Pipeline("line", errors="errors", outputs="done")
         pipeline.stage("orders", to="done")(handle)
-        return pipeline.start(broker)
+        return pipeline.start(broker).stop
 
     functions, modules = count_settlement(uri, database, start, STAGE_FUNCTIONS, STAGE_MODULES)
     assert 0 < functions <= STAGE_FUNCTIONS, functions

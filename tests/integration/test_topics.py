@@ -86,7 +86,7 @@ def test_a_push_to_a_topic_is_one_transaction_and_one_to_a_single_queue_is_none(
         broker.unbind("orders", "billing")
         commands.sent.clear()
         queue.push(1)
-        assert commands.names() == ["insert"]
+        assert [name for name in commands.names() if name != "find"] == ["insert"]
 
 
 # --- producers that know more or less ------------------------------------------------------------------

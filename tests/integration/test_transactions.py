@@ -27,6 +27,7 @@ from mongoq.embedded import EmbeddedServer
 from tests.clients import opened
 from tests.integration.commands import Commands, failing
 from tests.proxy import Proxy
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 MOMENTS = 10
@@ -497,7 +498,7 @@ with mongoq.connect(sys.argv[1], database=sys.argv[2]) as broker:
 def test_a_process_that_is_killed_within_leaves_nothing_and_its_item_comes_back(
     uri: str, broker: mongoq.Broker, client: MongoClient[Any], database: str
 ) -> None:
-    limit = {"setParameter": 1, "transactionLifetimeLimitSeconds": 1}
+    limit = {"setParameter": 1, "transactionLifetimeLimitSeconds": 5}
     before = client.admin.command(limit)["was"]
     try:
         queue = broker.queue("orders", lease=1)
@@ -517,7 +518,7 @@ def test_a_process_that_is_killed_within_leaves_nothing_and_its_item_comes_back(
             process.kill()
             process.communicate()
         assert queue.size() == 1
-        item = queue.reserve(wait=20)
+        item = queue.reserve(wait=PATIENCE)
         assert item is not None
         assert (item.id, item.payload, item.attempts) == (id, "one", 2)
         queue.commit(item)

@@ -150,7 +150,10 @@ class Blocked:
 
 
 @pytest.fixture
-def blocked(client: Any, database: str) -> Any:
+def blocked(client: Any, database: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The server blocks what follows a claim; mongoq gives back what it took for as long as a busy machine needs."""
+    for kind in ("threads", "aio"):
+        monkeypatch.setattr(f"mongoq.drivers.{kind}.driver.UNDO_SECONDS", PATIENCE)
     opened = Blocked(client, database)
     yield opened
     opened.end()

@@ -15,6 +15,7 @@ __all__ = ["Waiter", "rest"]
 def rest(commands: Commands, start: int = 0) -> None:
     """Wait until a broker reads its change stream: since the stream was opened, its waiters have asked once more."""
     until(lambda: commands.names()[start:].count("getMore") >= 2)
+    until(lambda: not commands.is_under_way("findAndModify"))
 
 
 class Waiter:
