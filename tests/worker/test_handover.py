@@ -37,28 +37,28 @@ def count_claims(profile: Any) -> int:
 
 
 @pytest.fixture
-def rest(profile: Any) -> Callable[[], None]:
+def rest(profile: Any) -> Callable[..., None]:
     """Waits in a run until the worker has looked for other items, and found none: now it would wait for a claim."""
 
     def is_dry() -> bool:
         looks = profile.find({"op": "query", "command.filter.q": "orders"}).sort("$natural", -1).limit(1)
         return any(look["nreturned"] == 0 for look in looks)
 
-    def wait() -> None:
-        deadline = time.monotonic() + PATIENCE
+    def wait(seconds: float = PATIENCE) -> None:
+        deadline = time.monotonic() + seconds
         while not is_dry() and time.monotonic() < deadline:
             time.sleep(0.005)
 
     return wait
 
 
-def start(desk: Desk, rest: Callable[[], None], act: Callable[[Any], Any] = lambda _: None) -> list[Any]:
+def start(desk: Desk, rest: Callable[..., None], act: Callable[[Any], Any] = lambda _: None) -> list[Any]:
     """Start a worker whose first run waits until it looks for others; return the list of what it handles."""
     seen: list[Any] = []
 
     async def handle(payload: Any) -> None:
         if not seen:
-            await asyncio.to_thread(rest)
+            await asyncio.to_thread(rest, 120)
         seen.append(payload)
         act(payload)
 

@@ -16,7 +16,7 @@ import mongoq
 from tests.waiting import PATIENCE, until
 from tests.worker.conftest import KINDS, Desk
 
-LEASE = 3.0
+LEASE = 6.0
 """Seconds; a worker extends it after a third of them, and a busy machine has the rest of the time for that."""
 
 

@@ -26,7 +26,7 @@ class Gauge:
     """Counts what runs at a time, by queue."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self.running: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
@@ -35,13 +35,13 @@ class Gauge:
         """Return a handler whose runs wait until so many have run at a time."""
 
         async def handle(payload: Any) -> None:
-            with self._lock:
+            with self.lock:
                 self.running[queue] += 1
                 self.most[queue] = max(self.most[queue], self.running[queue])
             while self.most[queue] < reach:
                 await asyncio.sleep(0.005)
             await asyncio.sleep(seconds)
-            with self._lock:
+            with self.lock:
                 self.running[queue] -= 1
                 self.done[queue] += 1
 
@@ -93,7 +93,8 @@ def test_a_limit_follows_what_is_configured(desk: Desk, raw: Any, queue: Any) ->
     until(lambda: gauge.most["orders"] == 6)
     queue.configure(max_running=2)
     until(lambda: list(permits(raw).values()) == [2])
-    gauge.most["orders"], done = 0, gauge.done["orders"]
+    with gauge.lock:
+        gauge.most["orders"], done = 0, gauge.done["orders"]
     until(lambda: gauge.done["orders"] > done + 10)
     assert gauge.most["orders"] == 2
     running.stop()
@@ -299,7 +300,7 @@ def spans(processes: list[Process]) -> list[tuple[float, int]]:
 def test_the_limit_holds_when_a_worker_is_killed_and_its_permits_come_back(
     limited: Callable[..., Process], raw: Any, queue: Any
 ) -> None:
-    queue.push_many(list(range(300)))
+    queue.push_many(list(range(5_000)))
     options: dict[str, Any] = {"concurrency": 4, "max_running": 4, "lease": 2}
     victim, other = limited(0.1, **options), limited(0.1, **options)
     until(lambda: len(permits(raw)) == 2)

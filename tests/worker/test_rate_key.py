@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -126,13 +126,14 @@ def test_a_changed_rate_holds_for_items_that_were_put_off(
         assert "COLLSCAN" not in explain(raw, ends[0]).stages
 
 
-def test_an_item_that_expires_before_its_slot_does_not_start(desk: Desk, broker: mongoq.Broker) -> None:
+def test_an_item_that_expires_before_its_slot_does_not_start(desk: Desk, broker: mongoq.Broker, raw: Any) -> None:
     queue, started = broker.queue("orders", history=3600), list[Any]()
 
     async def handle(payload: Any) -> None:
         started.append(payload["n"])
         if payload["n"] == 0:
-            queue.push({"key": "a", "n": 1}, expires=0.35)  # after it comes back for its slot, and before that
+            slot = raw.find_one({"_id": {"$regex": "^rate:orders:"}})["next"] / 1000
+            queue.push({"key": "a", "n": 1}, expires=datetime.fromtimestamp(slot - 0.1, UTC))
             queue.push({"key": "a", "n": 2})
 
     queue.push({"key": "a", "n": 0})

@@ -132,8 +132,8 @@ def test_of_those_that_died_twice_one_at_a_time_runs_beside_others(
         nonlocal beside
         running.append(payload)
         deadline = time.monotonic() + PATIENCE
-        while payload == "patient" and not beside and time.monotonic() < deadline:
-            beside = "died twice" in running
+        while payload != "healthy" and not beside and time.monotonic() < deadline:
+            beside = {"patient", "died twice"} <= set(running)
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.005)
         seen.append(list(running))

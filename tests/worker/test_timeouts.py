@@ -123,7 +123,7 @@ def test_a_worker_that_drains_does_not_wait_for_a_handler_that_was_released(
         if job.item.attempts == 1 and payload == "hangs":
             await hung(payload, job)
 
-    desk.consume("orders", handle, concurrency=2, max_time=1, on_timeout="release", lease=LEASE)
+    desk.consume("orders", handle, concurrency=2, max_time=1, on_timeout="release", lease=3)
     desk.run()
     assert sorted(runs) == [("hangs", 1), ("hangs", 2), ("runs", 1)]
     assert hung.ended == 0
@@ -150,7 +150,7 @@ def test_the_whole_batch_is_released(desk: Desk, queue: mongoq.Queue[Any], raw: 
         if len(payloads) == 3:
             await hung(payloads, job)
 
-    desk.consume("orders", handle, batch=3, prefetch=3, concurrency=4, max_time=1, on_timeout="release", lease=LEASE)
+    desk.consume("orders", handle, batch=3, prefetch=3, concurrency=4, max_time=1, on_timeout="release", lease=3)
     desk.run()
     assert runs[0] == [1, 2, 3]
     # together once more, and then one at a time: what hangs twice is found by that

@@ -35,7 +35,7 @@ def test_the_stack_of_a_run_that_takes_too_long_is_logged_once(
 
     async def handle(payload: str) -> None:
         if payload == "slow":
-            await a_place_to_hang(lambda: "has run for 0." in caplog.text)
+            await a_place_to_hang(lambda: "has run for" in caplog.text)
 
     desk.consume("orders", handle, max_time=0.2)
     with caplog.at_level(logging.ERROR, "mongoq.worker"):
@@ -92,7 +92,7 @@ def test_a_coroutine_that_blocks_the_event_loop_past_its_lease_is_named_once(
     assert (record.levelname, record.name) == ("WARNING", "mongoq.worker")
     assert f" s by {__name__}.{handle.__qualname__} of queue 'orders': " in text
     assert "asyncio.to_thread" in text
-    assert "item = queue.reserve(wait=PATIENCE)" in text, "its stack"
+    assert f"in {handle.__name__}\n" in text, "its stack"
     assert (record.mongoq_queue, record.mongoq_item) == ("orders", str(id))
     assert record.mongoq_duration >= 0.5
     assert f"item {id} of queue 'orders' was not settled" in caplog.text, "nor is the loss silent"
@@ -149,11 +149,10 @@ def test_a_plain_function_blocks_no_event_loop(
     queue.push("x")
 
     async def handle(payload: str) -> None:
-        for _ in range(3):
-            end = raw.find_one({"q": "orders"})["when"]
-            a_place_to_block(lambda end=end: raw.find_one({"q": "orders"})["when"] > end)  # type: ignore[misc]
+        end = raw.find_one({"q": "orders"})["when"]
+        a_place_to_block(lambda: raw.find_one({"q": "orders"})["when"] > end)  # the lease is extended meanwhile
 
-    desk.consume("orders", handle, lease=1)
+    desk.consume("orders", handle, lease=6)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         desk.run()
     assert not caplog.records
@@ -174,19 +173,18 @@ def test_a_run_without_a_time_limit_is_told_of_at_five_minutes_and_at_each_doubl
     desk.consume("others", handle)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         running = desk.start(heartbeat=0.1)
-        until(lambda: len(seconds_of_runs(caplog)) == 3)
+        until(lambda: len(seconds_of_runs(caplog)) >= 3)
         health = desk.worker.health()
-        until(lambda: desk.broker.workers()[0].overdue)
-        (record,) = desk.broker.workers()
+        (record,) = until(lambda: [each for each in desk.broker.workers() if each.overdue])
         go.set()
         until(lambda: not desk.worker.health().notes)
-        until(lambda: not desk.broker.workers()[0].overdue)
+        until(lambda: not any(each.overdue for each in desk.broker.workers()))
         running.stop()
-    first, second, third = seconds_of_runs(caplog)
+    first, second, third, *_ = seconds_of_runs(caplog)
     assert (first >= 0.1, second >= 0.2, third >= 0.4) == (True, True, True)
     assert health.healthy, "it may be a long handler"
     (note,) = health.notes
-    assert note.startswith(f"queue 'orders' has run item {id} for more than 0.")
+    assert note.startswith(f"queue 'orders' has run item {id} for more than ")
     assert record.overdue.keys() == {"orders"}
     assert record.overdue["orders"] >= timedelta(seconds=0.1)
 
@@ -222,9 +220,7 @@ def test_a_worker_says_what_it_consumes_and_holds_until_it_ends(desk: Desk, queu
     desk.consume("orders", handle, concurrency=2, prefetch=1)
     desk.consume("others", handle)
     running = desk.start(heartbeat=0.1)
-    until(lambda: desk.broker.workers() and desk.broker.workers()[0].queues["orders"] == 3)
-    (record,) = desk.broker.workers()
-    assert record.alive
+    (record,) = until(lambda: [each for each in desk.broker.workers() if each.alive and each.queues["orders"] == 3])
     assert record.queues == {"orders": 3, "others": 0}
     assert record.started <= record.seen <= datetime.now(UTC) + timedelta(seconds=5)
     host, pid, _ = record.name.rsplit(":", 2)
@@ -271,16 +267,18 @@ EARLY = datetime(2026, 1, 1, tzinfo=UTC)
 
 def test_no_more_is_held_than_runs_and_waits(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
     queue.push_many(range(40))
-    counts: list[int] = []
+    counts, ended = list[int](), set[Any]()
 
     async def handle(payload: Any) -> None:
         await asyncio.sleep(0.01)
-        counts.append(raw.count_documents({"q": "orders", "reserved": True}))
+        reserved = {document["payload"] for document in raw.find({"q": "orders", "reserved": True}, {"payload": 1})}
+        counts.append(len(reserved - ended))  # what has ended may not be settled yet
+        ended.add(payload)
 
     desk.consume("orders", handle, concurrency=2, prefetch=3)
     desk.run()
     assert len(counts) == 40
-    assert max(counts) <= 2 * (2 + 3), "what has just ended may not be settled yet"
+    assert max(counts) <= 2 + 3
 
 
 def test_one_runner_keeps_the_order(desk: Desk, queue: mongoq.Queue[Any]) -> None:
