@@ -96,6 +96,7 @@ def test_workers_end_in_good_order_when_their_supervisor_is_killed(
     until(lambda: command.logged("the supervisor is gone"))
     gate.touch()
     until(lambda: not any(map(is_alive, workers)))
+    command.end()  # all that was printed is read
     assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
     assert len(command.said("end")) >= 2
 
@@ -200,7 +201,7 @@ def test_a_worker_that_is_killed_during_a_drain_is_started_again(
     gate.touch()
     assert command.end() == 0
     assert len(command.logged("has ended: its queues are empty")) == 2
-    assert sorted(command.said("end")) == ["0", "1", "2", "3"]
+    assert sorted(set(command.said("end"))) == ["0", "1", "2", "3"]
 
 
 def ready(command: Program) -> tuple[int, bytes]:

@@ -264,10 +264,11 @@ def test_the_health_check_of_compose_asks_whether_the_process_is_ready(service: 
     with ThreadingHTTPServer(("127.0.0.1", 0), Probed) as server:
         place = f"/127.0.0.1/{port[service]} "
         assert place in command[-1]
-        command[-1] = command[-1].replace(place, f"/127.0.0.1/{server.server_port} ").replace("$$", "$")
+        script = command[-1].replace(place, f"/127.0.0.1/{server.server_port} ").replace("$$", "$")
+        command[-1] = script.replace("-t 3 ", "-t 60 ")
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for server.status, expected in ((200, 0), (503, 1)):  # type: ignore[attr-defined]
-            assert subprocess.run(command, timeout=30, check=False).returncode == expected
+            assert subprocess.run(command, timeout=120, check=False).returncode == expected
         server.shutdown()
     assert subprocess.run(command, timeout=30, check=False, capture_output=True).returncode != 0
 

@@ -37,7 +37,7 @@ def values_of(text: bytes) -> Values:
 
 
 def scrape(broker: mongoq.Broker, **options: Any) -> Values:
-    return values_of(PrometheusMetrics(broker, **options).render())
+    return values_of(PrometheusMetrics(broker, **{"within": 60, **options}).render())
 
 
 def bury_one(queue: mongoq.Queue[Any]) -> None:

@@ -360,15 +360,16 @@ def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
     def rows(position: int | None) -> Iterator[Any]:
         calls.append(position)
         for n in range(position or 0, 60):
-            if n == 30 and len(calls) == 1:
+            if n == 20 and len(calls) == 1:
                 until(lambda: (document(site) or {}).get("pushed") == 20)
-                until_then = document(site)["until"]
+                until_then = datetime.now(UTC) + timedelta(minutes=10)
                 site.raw.update_one({"_id": DOCUMENT}, {"$set": {"token": thief, "by": "thief", "until": until_then}})
             yield mongoq.Record(n, position=n + 1)
 
     with line(rows, batch=20, lease=1.5).start(site.broker):
         until(lambda: "has lost its lease, which thief has" in caplog.text)
         assert site.payloads("raw") == list(range(20)), "nothing of the batch is seen"
+        site.raw.update_one({"_id": DOCUMENT}, {"$set": {"until": datetime.now(UTC)}})
         until(lambda: site.queue("raw").size() == 60)
     assert site.payloads("raw") == list(range(60))
     assert calls == [None, 20]

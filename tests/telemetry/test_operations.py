@@ -190,7 +190,7 @@ async def test_a_cancelled_push_has_failed(
     async with mongoq.connect_async(uri, database=database) as broker:
         telemetry.instrument(broker)
         await broker.queue("orders").push(1)
-        block = {"failCommands": ["insert"], "blockConnection": True, "blockTimeMS": 300}
+        block = {"failCommands": ["insert"], "blockConnection": True, "blockTimeMS": 5_000}
         client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=block)
         pushing = asyncio.create_task(broker.queue("orders").push(2))
         while inspect.getcoroutinestate(pushing.get_coro()) != inspect.CORO_SUSPENDED:  # type: ignore[arg-type]

@@ -77,10 +77,12 @@ class Served:
 
     def send(self, head: str, body: bytes, *, length: int | None = None) -> socket.socket:
         """Send a request, and return its connection as soon as it is worked on."""
+        state = self._server.server_state
+        before = state.total_requests
         connection = socket.create_connection(self.address)
         lines = f"{head} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{lines}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body)
-        until(lambda: self._server.server_state.tasks)
+        until(lambda: state.tasks or state.total_requests > before)
         return connection
 
     def count_connections(self) -> int:

@@ -34,9 +34,9 @@ def named(uri: str) -> tuple[str, str]:
 
 
 @contextmanager
-def slowed(client: MongoClient[Any], name: str, *commands: str) -> Iterator[Callable[[], int]]:
-    """Delay the commands of a client of this name by half a second, and yield how many were delayed."""
-    data = {"failCommands": list(commands), "appName": name, "blockConnection": True, "blockTimeMS": 500}
+def slowed(client: MongoClient[Any], name: str, *commands: str, milliseconds: int = 500) -> Iterator[Callable[[], int]]:
+    """Delay the commands of a client of this name, and yield how many were delayed."""
+    data = {"failCommands": list(commands), "appName": name, "blockConnection": True, "blockTimeMS": milliseconds}
     point = {"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data}
     entered = int(client.admin.command(point)["count"])
     try:
@@ -109,7 +109,7 @@ def test_a_request_that_is_cancelled_leaves_whole_letters(
         transport = httpx.ASGITransport(app=make_app(other, access="act"), client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as api:
             await api.get("/api/queues")
-            with slowed(client, named[1], "update", "findAndModify", "insert") as delayed:
+            with slowed(client, named[1], "update", "findAndModify", "insert", milliseconds=5_000) as delayed:
                 task = asyncio.create_task(api.post("/api/letters/replay", json={"queue": "orders"}))
                 while delayed() == 0:
                     await asyncio.sleep(0.01)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import mongoq
 from tests.web.conftest import HTML, Api, make_users, open_page
 
@@ -17,7 +19,10 @@ def renew(api: Api, path: str, **headers: str) -> Any:
     return answer
 
 
-def test_readers_of_a_page_share_its_renewals(each_api: Api, broker: mongoq.Broker) -> None:
+def test_readers_of_a_page_share_its_renewals(
+    each_api: Api, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.web.readings.MIN_PAUSE_SECONDS", 100.0)
     queue = broker.queue("orders")
     queue.push("first")
     first = renew(each_api, "/queue?name=orders")

@@ -78,7 +78,7 @@ def test_connections_without_a_whole_request_keep_nobody_out(
 def test_a_request_has_to_come_in_time(
     make_app: Callable[..., Any], serve_it: Callable[..., Served], connect: Callable[[Served, bytes], socket.socket]
 ) -> None:
-    served = serve_it(make_app(), patience=0.3)
+    served = serve_it(make_app(), patience=5)
     answered = connect(served, HALF + b"1\r\n\r\n")
     assert answered.recv(4_096)
     for client in (connect(served, b""), connect(served, HALF), answered):
@@ -97,7 +97,7 @@ def test_answers_that_nobody_reads_are_given_up_and_never_fill_the_memory(
 ) -> None:
     monkeypatch.setattr("mongoq.web.guard.MAX_UNSENT_BYTES", LARGE)
     path = f"/api/items/{broker.queue('orders').push('x' * LARGE)}"
-    served, deaf = serve_it(make_app(), patience=1), list[socket.socket]()
+    served, deaf = serve_it(make_app(), patience=5), list[socket.socket]()
 
     def is_refused() -> bool:
         deaf.append(connect(served, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()))
