@@ -141,7 +141,7 @@ def test_a_lost_server_says_what_is_known(
 ) -> None:
     proxy, _ = lossy
     assert run("push", "orders", "0").exit_code == 0
-    environment["MONGOQ_URI"] = proxy.uri_with(retryWrites="false", serverSelectionTimeoutMS="30000")
+    environment["MONGOQ_URI"] = proxy.uri_with(retryWrites="false")
     proxy.lose("request", "insert", times=99)
     proxy.lose("request", "update", times=99)
     result = run("push", "orders", "-", input="1\n2\n")

@@ -125,8 +125,8 @@ def test_what_another_client_puts_before_the_bounds_is_found_by_a_later_claim(
         assert item.id == id, (put, take)
         if take != "pop":
             queue.commit(item)
-    id = other.queue.push("now")  # is found, whoever made it
-    item = until(queue.reserve)
+    id = other.queue.push("now")  # is found at once, whoever made it
+    item = queue.reserve()
     assert item.id == id
     queue.commit(item)
     id = other.queue.push("left behind")

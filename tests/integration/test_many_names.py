@@ -51,7 +51,8 @@ def test_options_of_a_forgotten_handle_hold_after_many_other_names(
         written.push(1)
         commands.sent.clear()
         written.push(2)
-        assert [name for name in commands.names() if name != "find"] == ["insert"]  # a second later it looks at topics
+        without_topics = [next(iter(each)) for each in commands.sent if each.get("filter") != {"_id": "topics:mongoq"}]
+        assert without_topics == ["insert"]  # every second a push looks at the topics as well
     strict = broker.queue("strict")
     assert strict.pop() is None
     assert strict.settings.max_retries == 2

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import mongoq
+from tests.waiting import PATIENCE
 
 __all__ = ["LEASE", "NAME", "ROLES", "feeding"]
 
@@ -27,7 +28,7 @@ def feeding(
             if n % 10 == 0:
                 time.sleep(pause)
             if n == records // 2 and halfway is not None:
-                halfway.wait()
+                assert halfway.wait(PATIENCE)
             yield mongoq.Record({"n": n}, position=n + 1)
 
     return pipeline

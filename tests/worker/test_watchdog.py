@@ -149,8 +149,9 @@ def test_a_plain_function_blocks_no_event_loop(
     queue.push("x")
 
     async def handle(payload: str) -> None:
-        end = raw.find_one({"q": "orders"})["when"]
-        a_place_to_block(lambda: raw.find_one({"q": "orders"})["when"] > end)  # the lease is extended meanwhile
+        for _ in range(3):
+            end = raw.find_one({"q": "orders"})["when"]
+            a_place_to_block(lambda end=end: raw.find_one({"q": "orders"})["when"] > end)  # type: ignore[misc]
 
     desk.consume("orders", handle, lease=6)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):

@@ -177,6 +177,6 @@ def _restore_command(raw: RawBSONDocument, where: Mapping[str, Any], without: Se
     stages.append({"$unset": [*HISTORY_FIELDS, *(name for name in without if name != "_id")]})
     if "_id" in without:
         stages.append({"$set": {"_id": new_id()}})
-    # Stored twice, it could come after another caller has popped it.
+    # Sent twice, it could store the item again after another caller has popped it.
     arguments = {"filter": where, "update": stages, "upsert": True}
     return Command("update_one", arguments, undo=lambda _: None, fenced=False)
