@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 
+import pytest
+
 import mongoq
 from tests.integration.commands import listened_to
 
@@ -21,7 +23,10 @@ def use_and_drop(broker: mongoq.Broker, names: Iterable[str]) -> None:
             broker.drop_queue(name)
 
 
-def test_a_process_forgets_the_queues_that_it_no_longer_uses(broker: mongoq.Broker) -> None:
+def test_a_process_forgets_the_queues_that_it_no_longer_uses(
+    broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.core.state.wait_queue.STREAM_LINGER_SECONDS", 0)  # else the rate of the pushes counts
     use_and_drop(broker, (f"first-{number}" for number in range(1_100)))
     gc.collect()
     before = len(gc.get_objects())

@@ -53,7 +53,7 @@ class Caller:
     """A process that makes one call at a time.
 
     Attributes:
-        busy: True while a call is under way; its next command waits to be sent.
+        busy: True from the begin of a call until its result was taken.
     """
 
     def __init__(self, uri: str, database: str) -> None:
@@ -62,6 +62,7 @@ class Caller:
         self._raw = self._client[database]["mongoq"]
         self._answer: list[Any] = []
         self._error: BaseException | None = None
+        self._ended = True
         self.busy = False
 
     def connect(self, clock: mongoq.VirtualClock) -> None:
@@ -74,7 +75,7 @@ class Caller:
         self._client.close()
 
     def begin(self, call: Callable[[], Any]) -> None:
-        self._answer, self._error, self.busy = [], None, True
+        self._answer, self._error, self._ended, self.busy = [], None, False, True
         gate = self._gate
         gate.allowed = gate.held = 0
         gate.thread = threading.Thread(target=self._run, args=(call,), daemon=True)
@@ -88,7 +89,7 @@ class Caller:
             self._error = error
         finally:
             with self._gate.changed:
-                self.busy = False
+                self._ended = True
                 self._gate.changed.notify_all()
 
     def step(self) -> Any:
@@ -97,15 +98,19 @@ class Caller:
             self._gate.allowed = self._gate.held
             self._gate.changed.notify_all()
         self._wait()
-        return None if self.busy else self.result()
+        return self.result()
 
     def _wait(self) -> None:
         """Wait until the next command is held, or the call has ended, or one is stuck behind those of others."""
         gate = self._gate
         with gate.changed:
-            gate.changed.wait_for(lambda: not self.busy or gate.held > gate.allowed, timeout=STUCK_SECONDS)
+            gate.changed.wait_for(lambda: self._ended or gate.held > gate.allowed, timeout=STUCK_SECONDS)
 
     def result(self) -> Any:
+        """Return what the call returned, or None while it is under way."""
+        if not self._ended:
+            return None
+        self.busy = False
         if self._error is not None:
             raise self._error
         [answer] = self._answer
@@ -183,8 +188,7 @@ class Callers:
         else:
             to = self._chance.choice(["orders", "next"])
             by.begin(lambda: hand_on(queue, to))
-        if not by.busy:
-            self._end(by, by.result())
+        self._end(by, by.result())
 
     def _step(self, by: Caller) -> None:
         self.log.append(f"{self._callers.index(by)} sends its next command")

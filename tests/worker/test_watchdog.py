@@ -84,7 +84,7 @@ def test_a_coroutine_that_blocks_the_event_loop_past_its_lease_is_named_once(
         queue.commit(item)
         until(lambda: blocked_loops(caplog))
 
-    desk.consume("orders", handle, lease=1)
+    desk.consume("orders", handle, lease=3)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         desk.run()
     (record,) = blocked_loops(caplog)
@@ -134,7 +134,7 @@ def test_so_is_code_that_blocks_it_in_another_way(
     desk: Desk, caplog: pytest.LogCaptureFixture, name: str, culprit: str, place: str
 ) -> None:
     desk.broker.queue("orders").push_many(range(20))
-    desk.consume("orders", getattr(Handlers(caplog), name), lease=1, concurrency=20)
+    desk.consume("orders", getattr(Handlers(caplog), name), lease=3, concurrency=20)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         desk.run()
     (record,) = blocked_loops(caplog)
