@@ -257,8 +257,9 @@ def chunks(
     most: int = MAX_COMMAND_ITEMS,
 ) -> Iterator[list[T]]:
     """Cut parts into chunks of at most ``most`` parts, 10,000 items and 16 MiB; a larger part is a chunk of its own."""
-    if items is None and len(parts) <= min(most, MAX_COMMAND_ITEMS) and sum(map(size, parts)) <= MAX_COMMAND_BYTES:
-        yield from [list(parts)] if parts else []
+    are_few = items is None and 0 < len(parts) <= min(most, MAX_COMMAND_ITEMS)
+    if len(parts) == 1 or (are_few and sum(map(size, parts)) <= MAX_COMMAND_BYTES):
+        yield [*parts]
         return
     run: list[T] = []
     total = number = 0

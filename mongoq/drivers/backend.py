@@ -156,9 +156,10 @@ def build_raw_command(command: Command[Any], collection: str) -> dict[str, Any] 
         # The documents do not count among the 16 MiB of a command: the driver sends them behind it.
         return {"insert": collection, **options, "documents": arguments["documents"]}
     statements = arguments["requests"] if method == "bulk_write" else [(KINDS[method], arguments)]
-    if len({kind[:6] for kind, _ in statements}) > 1:
+    are_deletes = [kind.startswith("Delete") for kind, _ in statements]
+    if any(are_deletes) and not all(are_deletes):
         return None
-    if _is_delete(command):
+    if any(are_deletes):
         deletes = [{"q": each["filter"], "limit": 0 if kind == "DeleteMany" else 1} for kind, each in statements]
         return {"delete": collection, **options, "deletes": deletes}
     updates = [{"q": each["filter"], "u": each["update"], "multi": kind == "UpdateMany"} for kind, each in statements]

@@ -224,9 +224,10 @@ def _make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, c
         attempts = item.attempts - claimed
         burial = make_burial(context, item, batch, reason=EXPIRED_REASON, error=None, attempts=attempts)
         return replace(burial, event="expired")
-    key = "expired", id_key(item.token), expiry(batch.now, context.settings.history, item.once), claimed
+    expires = expiry(batch.now, context.settings.history, item.once)
+    key = "expired", id_key(item.token), expires, claimed
     if key not in batch.alike:
-        update = retention_update(context, item, batch.now, {})
+        update = retention_update(context, item, batch.now, expires)
         if update is not None and claimed:
             update["$inc"] = {"attempts": -1}
         batch.alike[key] = Settlement(context, update, "expired")

@@ -44,6 +44,7 @@ from mongoq.core.sequence.places import Promoted, leave, record_promoted
 from mongoq.core.settle.by_token import cut_ids, update_many_command
 from mongoq.core.settle.settle import release_update, retention_update
 from mongoq.core.state.context import BrokerContext, QueueContext
+from mongoq.data.envelope import expiry
 from mongoq.data.item import Item, has_place
 from mongoq.data.sequence import HAS_PLACE
 from mongoq.data.stream_claim import StreamClaim, consumer_name, stream_id
@@ -258,7 +259,7 @@ def _commits(
 
     def make_retention(once: datetime | None) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
-        update = retention_update(context, item, now, {})
+        update = retention_update(context, item, now, expiry(now, context.settings.history, once))
         return None if update is None else (update["$set"], {**update["$unset"], **place})
 
     if claim.remembers and (remembered := make_retention(now + timedelta(days=1))):

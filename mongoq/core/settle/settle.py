@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -86,11 +87,8 @@ def make_commit(
     key = expires and (id_key(item.token), expires, marks)  # all that two updates can differ in
     if key not in batch.alike:
         changes = {} if payload is None else {"payload": context.broker.encoding.unwrap("payload", payload)}
-        update = retention_update(context, item, batch.now, changes)
-        if update is None:
-            settlement = Settlement(context, None, "commit")
-        else:
-            settlement = Settlement(context, marks.on(update), "commit", size=marks.size)
+        update = retention_update(context, item, batch.now, expires, changes)
+        settlement = Settlement(context, update and marks.on(update), "commit", size=marks.size)
         if context.settings.history is not None:  # a stub has no payload
             merge_patch(context, settlement, patch)
         batch.alike[key] = settlement
@@ -98,10 +96,13 @@ def make_commit(
 
 
 def retention_update(
-    context: QueueContext[Any], item: Item[Any], now: datetime, changes: Mapping[str, Any]
+    context: QueueContext[Any],
+    item: Item[Any],
+    now: datetime,
+    expires: datetime | None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any] | None:
-    """Return the update that keeps a settled item as history or as a stub; ``None`` when it is to be deleted."""
-    expires = expiry(now, context.settings.history, item.once)
+    """Return the update that keeps a settled item until then as history or as a stub; ``None`` when it is deleted."""
     if expires is None:
         return None
     marks = {"processed": now, "expires": expires, "settled": item.token}

@@ -233,13 +233,15 @@ class Batch:
             origin = item.stored("origin") if stage is None and item.queue != to else None
             if not (isinstance(origin, Mapping) and origin.get("queue") == to):  # a letter sent back is the same one
                 hop = ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP
-        if stage is None and not added and (payload is None or len(payload) <= LARGE_PAYLOAD_BYTES):
+        size = 0 if payload is None else len(payload)
+        if added:
+            size = _claimed_payload(context, item).size + added
+        is_large = size > LARGE_PAYLOAD_BYTES  # it leaves no room for other payloads in the trail
+        if stage is None and not is_large:
             return hop
         trail = item.stored("trail", EMPTY_TRAIL)
-        has_payloads = isinstance(trail, list) and any(
-            isinstance(each, Mapping) and "payload" in each for each in trail
-        )
-        cleared = without_payloads(trail) if has_payloads and _is_large(context, item, payload, added) else None
+        has_payloads = isinstance(trail, list) and any("payload" in each for each in trail if isinstance(each, Mapping))
+        cleared = without_payloads(trail) if is_large and has_payloads else None
         if stage is None:
             return hop if cleared is None else Marks(hop.operators, {**hop.changes, "trail": cleared}, MAX_TRAIL_BYTES)
         if stage.trail and not isinstance(trail, list):
@@ -253,8 +255,7 @@ class Batch:
         size = 0 if cleared is None else MAX_TRAIL_BYTES
         if stage.trail:
             keeps = stage.keeps and item.stored("payload", self._marks) is not self._marks  # or settled unseen
-            has_room = keeps and not _is_large(context, item, payload, added)
-            own = _claimed_payload(context, item).wrapped if has_room else None
+            own = _claimed_payload(context, item).wrapped if keeps and not is_large else None
             is_left_out = keeps and own is None
             bare = self._marks.get(("entry", *key, is_left_out))
             if bare is None:
@@ -283,13 +284,6 @@ class Batch:
         if is_shared:
             self._marks[key] = marks
         return marks
-
-
-def _is_large(context: QueueContext[Any], item: Item[Any], payload: bytes | None, added: int) -> bool:
-    """Return whether the item's next payload leaves no room for payloads in its trail."""
-    if payload is not None:
-        return len(payload) > LARGE_PAYLOAD_BYTES
-    return added > 0 and _claimed_payload(context, item).size + added > LARGE_PAYLOAD_BYTES
 
 
 def _claimed_payload(context: QueueContext[Any], item: Item[Any]) -> ClaimedPayload:
