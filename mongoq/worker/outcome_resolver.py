@@ -217,6 +217,8 @@ def check_entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
 
 def check_result(returned: Any) -> None:
     """Refuse a handler's result that is most likely a mistake; raises ``OutcomeInvalid``."""
+    if returned is None:
+        return
     if isinstance(returned, Outcome) and not isinstance(returned, HandlerOutcome):
         raise OutcomeInvalid(f"a {name_of(returned)} was returned; return a Move, Fork, Drop, Later, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):

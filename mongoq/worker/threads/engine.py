@@ -513,11 +513,11 @@ class Engine:
         coordinator, event, pause = self._coordinator, WakeEvent(), EMPTY_POLL_SECONDS[0]
         self._end_events.append(event)
         while not (self._signals or self._ended or self._is_idle()):  # an idle worker stops by itself
-            settled = coordinator.settled
+            settled, holds = coordinator.settled, coordinator.holds_anything()
             # Checked twice: an item may move from a queue not checked yet to one that was already found empty.
             fed = all(runner.over for runner in self.source_runners)
-            empty = fed and not coordinator.holds_anything() and self._is_empty() and self._is_empty()
-            if settled != coordinator.settled:
+            empty = fed and not holds and self._is_empty() and self._is_empty()
+            if holds or settled != coordinator.settled:
                 pause = EMPTY_POLL_SECONDS[0]
             elif empty and not coordinator.holds_anything():
                 self._signals += 1
