@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -134,6 +135,28 @@ def decode(value: Any, options: Options) -> Any:
     return value
 
 
+class RawReply(RawBSONDocument):
+    """Document that stays raw bytes, to which the driver can add the labels of an error.
+
+    The driver takes each ``writeConcernError`` for a dict. It adds the server's labels to it, by ``update`` or to a
+    ``copy``, and sends the command again if they tell it to, as they do while a primary steps down.
+    """
+
+    labels: Mapping[str, Any] = MappingProxyType({})
+
+    def update(self, labels: Mapping[str, Any]) -> None:
+        """Add labels; the bytes stay."""
+        self.labels = labels
+
+    def copy(self) -> dict[str, Any]:
+        """Return the fields."""
+        return dict(self)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field."""
+        return self.labels[name] if name in self.labels else super().__getitem__(name)
+
+
 class WriteReply(NamedTuple):
     """Result of an update or a delete, with the driver's own names; no operation reads the result of an insert."""
 
@@ -223,7 +246,7 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         read_preference=ReadPreference.PRIMARY,
         write_concern=WriteConcern(w="majority"),
     )
-    undecoded = options.with_options(document_class=RawBSONDocument)
+    undecoded = options.with_options(document_class=RawReply)
     raw = own if serverless else own.with_options(codec_options=undecoded)
     majority = own if serverless else own.with_options(read_concern=ReadConcern("majority"))
     database = own.database if serverless else own.database.with_options(read_preference=ReadPreference.PRIMARY)

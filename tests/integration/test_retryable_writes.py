@@ -142,3 +142,35 @@ async def test_a_broker_that_closes_waits_for_a_lone_caller(uri: str, database: 
             payloads = [document["payload"] for document in raw.find({"q": "orders"}).sort("_id")]
             await producer
     assert payloads == ["early", "late"], "close() waits for what is under way"
+
+
+STEPPING_DOWN = {
+    "writeConcernError": {"code": 11602, "errmsg": "operation was interrupted"},
+    "errorLabels": ["RetryableWriteError"],
+}
+"""What a primary adds to its reply when it steps down before the write was confirmed."""
+
+
+@pytest.mark.parametrize("history", [None, 60])
+def test_a_pop_that_a_primary_does_not_confirm_as_it_steps_down_takes_one_item(
+    proxy: Proxy, database: str, client: Any, history: int | None
+) -> None:
+    with mongoq.connect(proxy.uri_with(**POLL), database=database) as broker:
+        queue = broker.queue("orders", history=history)
+        queue.push_many(range(3))
+        payloads = []
+        for _ in range(3):
+            with failing(client, "findAndModify", **STEPPING_DOWN):
+                item = queue.pop()
+            assert item is not None
+            payloads.append(item.payload)
+    assert payloads == [0, 1, 2]
+
+
+async def test_so_does_one_from_asyncio(proxy: Proxy, database: str, client: Any) -> None:
+    async with mongoq.connect_async(proxy.uri_with(**POLL), database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push_many(range(2))
+        with failing(client, "findAndModify", **STEPPING_DOWN):
+            items = [await queue.pop(), await queue.pop()]
+    assert [item and item.payload for item in items] == [0, 1]
