@@ -67,7 +67,8 @@ class ArgumentInvalid(MongoqError, ValueError):
     """
 
     def __init__(self, argument: str, problem: str) -> None:
-        super().__init__(f"{argument}: {problem}")
+        text = f"{argument}: {problem}"
+        super().__init__(text.encode(errors="backslashreplace").decode())  # a key may have lone surrogates
         self.argument = argument
         self.problem = problem
 

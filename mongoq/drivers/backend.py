@@ -311,10 +311,11 @@ def classify_error(error: Exception) -> Interruption | None:
 
 def decode_details(error: Exception) -> Exception:
     """Return a server error with its details decoded: the text of an error with a raw reply quotes raw bytes."""
-    if not isinstance(error, OperationFailure) or not isinstance(error.details, RawBSONDocument):
+    if not isinstance(error, OperationFailure | AutoReconnect) or not isinstance(error.details, RawBSONDocument):
         return error
     details = bson.decode(bytes(error.details.raw))
-    return type(error)(details.get("errmsg", ""), error.code, details).with_traceback(error.__traceback__)
+    arguments: Any = (error.code, details) if isinstance(error, OperationFailure) else (details,)
+    return type(error)(details.get("errmsg", ""), *arguments).with_traceback(error.__traceback__)
 
 
 def is_outage(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from pymongo import AsyncMongoClient
-from pymongo.errors import AutoReconnect
+from pymongo.errors import AutoReconnect, NotPrimaryError
 
 import mongoq
 from tests.integration.commands import Commands, failing
@@ -174,3 +174,18 @@ async def test_so_does_one_from_asyncio(proxy: Proxy, database: str, client: Any
         with failing(client, "findAndModify", **STEPPING_DOWN):
             items = [await queue.pop(), await queue.pop()]
     assert [item and item.payload for item in items] == [0, 1]
+
+
+def test_the_error_of_a_pop_quotes_a_readable_reply(proxy: Proxy, database: str, client: Any) -> None:
+    with mongoq.connect(proxy.uri_with(**POLL), database=database) as broker:
+        queue = broker.queue("orders")
+        queue.push_many([1, 2])
+        assert queue.pop() is not None
+        refusal = {"errorCode": 10107, "errorLabels": ["RetryableWriteError"]}
+        with (
+            failing(client, "findAndModify", times=SENDS, **refusal),
+            pytest.raises(NotPrimaryError, match="failCommand") as caught,
+        ):
+            queue.pop()
+        assert "RawReply" not in str(caught.value)
+        assert queue.pop() is not None

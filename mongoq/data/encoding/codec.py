@@ -96,6 +96,8 @@ class Encoding:
             )
             if isinstance(part, int):
                 problem = "an integer beyond 64 bits; store a string, or a Decimal128"
+            elif isinstance(smaller, UnicodeEncodeError) and isinstance(part, Mapping):
+                problem = f"its key {smaller.object!r:.100} has lone surrogates, which UTF-8 cannot hold"
             elif isinstance(smaller, UnicodeError):
                 problem = "a string with lone surrogates, which UTF-8 cannot hold; store bytes"
             elif isinstance(part, Mapping):
