@@ -20,7 +20,14 @@ from tests.waiting import CLOCKS, until
 HOSTILE = "orders\x1b[31m"
 
 
+def let_clocks_agree() -> None:
+    """Wait until what is there is older than clocks may differ: what came right before a question stays."""
+    asked = datetime.now(UTC)
+    until(lambda: datetime.now(UTC) > asked + CLOCKS)
+
+
 def purge_at_a_terminal(environment: dict[str, str], answer: str) -> subprocess.CompletedProcess[str]:
+    let_clocks_agree()
     terminal, end = pty.openpty()
     os.write(terminal, f"{answer}\n".encode())
     command = [sys.executable, "-m", "mongoq", "purge", HOSTILE, "--json"]
@@ -35,6 +42,7 @@ def purge_at_a_terminal(environment: dict[str, str], answer: str) -> subprocess.
 
 def answer_at_a_terminal(environment: dict[str, str], command: str, meanwhile: Callable[[], object]) -> tuple[int, str]:
     """Answer the question of a command by yes, after something has happened; return the exit code and the question."""
+    let_clocks_agree()
     terminal, end = pty.openpty()
     line = [sys.executable, "-m", "mongoq", *command.split()]
     with subprocess.Popen(line, env={**os.environ, **environment}, stdin=end, stdout=-1, stderr=-1, text=True) as asked:
@@ -82,8 +90,7 @@ def test_what_comes_while_a_person_thinks_stays(
         first = queue.push("waits", sequence=held)
 
     def add_while_a_person_thinks() -> None:
-        asked = datetime.now(UTC)  # by a process whose clock may be ahead of this one's
-        until(lambda: datetime.now(UTC) > asked + CLOCKS)
+        let_clocks_agree()
         add(3)
 
     exit_code, question = answer_at_a_terminal(environment, f"{command} orders", add_while_a_person_thinks)
