@@ -11,6 +11,8 @@ from bson import ObjectId
 __all__ = ["CALLS", "Bare", "Held"]
 
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
+MOST_ATTEMPTS = 11
+"""Attempts of an item with the default of ten retries."""
 LEASE = timedelta(seconds=30)
 HISTORY = timedelta(days=7)
 
@@ -55,8 +57,12 @@ def pop(bare: Bare, _: Any) -> Any:
 
 
 def _forgotten(queue: str, now: datetime) -> dict[str, Any]:
-    """Return the filter of the head, which is an error when the head has a remembered id."""
-    guard = {"$divide": [1, {"$cond": [{"$gt": ["$once", now]}, 0, 1]}]}
+    """Return the filter of the head, which is an error when the head has to be reserved first."""
+    refused: list[dict[str, Any]] = [{"$gt": ["$once", now]}]
+    refused += [{"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place")]
+    refused.append({"$and": [{"$eq": [{"$type": "$start_by"}, "date"]}, {"$lte": ["$start_by", now]}]})
+    refused.append({"$gte": ["$attempts", MOST_ATTEMPTS]})
+    guard = {"$divide": [1, {"$cond": [{"$or": refused}, 0, 1]}]}
     return {"q": queue, "when": {"$lte": now}, "$expr": guard}
 
 
@@ -144,6 +150,7 @@ def move(bare: Bare, reservation: Held) -> Any:
         {
             "$set": {"q": bare.to, "reserved": False, "attempts": 0, "when": datetime.now(UTC)},
             "$unset": {"token": "", "error": "", "batch": "", "key": "", "pushed": ""},
+            "$inc": {"hops": 1},
         },
     )
 

@@ -168,7 +168,8 @@ def _release_update(due: datetime) -> dict[str, Any]:
 
 def _move_update(bare: Bare, now: datetime, **more: Any) -> dict[str, Any]:
     changes = {"q": bare.to, "reserved": False, "attempts": 0, "when": now, **more}
-    return {"$set": changes, "$unset": {"token": "", "error": "", "batch": "", "key": "", "pushed": ""}}
+    unset = {"token": "", "error": "", "batch": "", "key": "", "pushed": ""}
+    return {"$set": changes, "$unset": unset, "$inc": {"hops": 1}}
 
 
 CALLS: Mapping[str, Callable[[Bare, Any], Any]] = {

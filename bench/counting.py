@@ -94,7 +94,7 @@ def _flush_seconds(shell: Shell, broker: Any, turns: int) -> Spread:
         return [None] * n
 
     def call(_: Any) -> Any:
-        return broker._driver.run(counters.flush, broker._context)
+        return broker._driver.run(broker._driver._flush)
 
     blocks = [shell.caller.block(call, fill(1)) for _ in range(FLUSHES)]
     return Spread.of([block.mean / 1e9 for block in blocks])

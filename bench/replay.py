@@ -91,22 +91,23 @@ def _read_and_insert(pairs: Pairs, items: int, spied: bool) -> Way:
 @step_through
 def _copy(bare: Bare, label: str) -> Steps:
     until, copied = datetime.now(UTC), 0
-    rest: Document = {}
-    since = datetime(1, 1, 1, tzinfo=UTC)
+    span = {"q": bare.queue, "processed": {"$gte": datetime(1, 1, 1, tzinfo=UTC), "$lt": until}}
+    originals = {"$and": [{"payload": {"$exists": True}}, {"replayed": {"$ne": bare.queue}}]}
+    options = {"limit": PAGE, "projection": COPIED, "batchSize": PAGE, "readConcern": {"level": "majority"}}
+    rest: Document = {"filter": {**span, **originals}}
     while True:
-        span = {"$gte": since, "$lt": until}
-        originals = {"$and": [{"payload": {"$exists": True}}, {"replayed": {"$ne": bare.queue}}]}
-        filter = {"q": bare.queue, "processed": span, **rest, **originals}
-        find = {"filter": filter, "sort": {"processed": 1, "_id": 1}, "limit": PAGE}
-        options = {"projection": COPIED, "batchSize": PAGE, "readConcern": {"level": "majority"}}
-        page = yield from read(bare, {**find, **options})
+        page = yield from read(bare, {**rest, "sort": {"processed": 1, "_id": 1}, **options})
         if page:
             reply = yield bare.collection.insert_many(_copies(bare, page, label), ordered=False)
             copied += len(reply.inserted_ids)
         if len(page) < PAGE:
             return copied
         since, last = page[-1]["processed"], page[-1]["_id"]
-        rest = {"$or": [{"processed": {"$gt": since}}, {"_id": {"$gt": last}}]}
+        behind = [
+            {"$and": [span, {"processed": since}, {"_id": {"$gt": last}}]},
+            {"$and": [span, {"processed": {"$gt": since}}]},
+        ]
+        rest = {"filter": {"$or": behind, **originals}, "hint": {"q": 1, "processed": 1, "_id": 1}}
 
 
 def _copies(bare: Bare, page: list[Document], label: str) -> list[Document]:

@@ -34,7 +34,7 @@ SPARK = {
     "spark-frames": "--items 3 20 --partitions 2 --rounds 1",
 }
 
-pytestmark = [pytest.mark.bench, pytest.mark.prove]
+pytestmark = [pytest.mark.bench, pytest.mark.prove, pytest.mark.timeout(600)]
 
 
 def run(name: str, options: str, out: Path) -> dict[str, Any]:

@@ -144,7 +144,7 @@ from types import SimpleNamespace
 from pymongo import MongoClient
 from pyspark.sql import SparkSession
 import mongoq.spark
-from tests.spark.tables import Target
+from tests.spark.tables import target_in
 from tests.spark.test_write_spark import _failing
 
 options, path = json.loads(sys.argv[1]), Path(sys.argv[2])
@@ -157,9 +157,10 @@ spark = (
     .getOrCreate()
 )
 mongoq.spark.register(spark)
-with MongoClient(options["uri"]) as client:
-    collection = client[options["database"]][options["collection"]]
-    failing, _ = _failing(spark, Target(SimpleNamespace(uri=options["uri"], collection=collection)), path)
+with MongoClient(options["uri"]) as client, target_in(
+    SimpleNamespace(uri=options["uri"], collection=client[options["database"]][options["collection"]])
+) as target:
+    failing, _ = _failing(spark, target, path)
     failing.write.format("mongoq").options(**options).mode("append").save()
 spark.stop()
 """
