@@ -53,10 +53,10 @@ def push(bare: Bare, payload: Any) -> Any:
 
 
 def pop(bare: Bare, _: Any) -> Any:
-    return bare.collection.find_one_and_delete(_forgotten(bare.queue, datetime.now(UTC)), sort=ORDER)
+    return bare.collection.find_one_and_delete(_head_filter(bare.queue, datetime.now(UTC)), sort=ORDER)
 
 
-def _forgotten(queue: str, now: datetime) -> dict[str, Any]:
+def _head_filter(queue: str, now: datetime) -> dict[str, Any]:
     """Return the filter of the head, which is an error when the head has to be reserved first."""
     refused: list[dict[str, Any]] = [{"$gt": ["$once", now]}]
     refused += [{"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place")]
@@ -69,7 +69,7 @@ def _forgotten(queue: str, now: datetime) -> dict[str, Any]:
 def pop_history(bare: Bare, _: Any) -> Any:
     now = datetime.now(UTC)
     return bare.collection.find_one_and_update(
-        _forgotten(bare.queue, now),
+        _head_filter(bare.queue, now),
         {
             "$set": {
                 "processed": now,

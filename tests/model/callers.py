@@ -53,7 +53,7 @@ class Caller:
     """A process that makes one call at a time.
 
     Attributes:
-        busy: True from the begin of a call until its result was taken.
+        busy: True from the start of a call until its result is taken.
     """
 
     def __init__(self, uri: str, database: str) -> None:

@@ -188,4 +188,4 @@ def test_an_observer_sees_no_start_above_the_rate_and_few_below_it(desk: Desk, q
             full = max(full, at) + interval
         started += sum(at < ended for at in times)
         allowed += burst + int((ended - min(times)) / interval)
-    assert started >= 0.75 * allowed  # a slot that a busy machine misses is lost; quiet ones reach 0.95
+    assert started >= 0.95 * allowed

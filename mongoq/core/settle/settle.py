@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -100,15 +99,15 @@ def retention_update(
     item: Item[Any],
     now: datetime,
     expires: datetime | None,
-    changes: Mapping[str, Any] = MappingProxyType({}),
+    changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the update that keeps a settled item until then as history or as a stub; ``None`` when it is deleted."""
+    """Return the update that keeps a settled item until ``expires``, as history or as a stub; ``None`` to delete it."""
     if expires is None:
         return None
     marks = {"processed": now, "expires": expires, "settled": item.token}
     if context.settings.history is None:
         return history_update(marks, unset=STUB_DROPPED_FIELDS)
-    return history_update({**marks, **changes})
+    return history_update({**marks, **(changes or {})})
 
 
 def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
