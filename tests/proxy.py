@@ -39,8 +39,13 @@ class Proxy:
     ```
     """
 
-    def __init__(self, uri: str, *, change: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
-        """``change`` gets each reply, and returns what is passed on in its place: a server says something else."""
+    def __init__(
+        self, uri: str, *, change: Callable[[dict[str, Any]], dict[str, Any]] | None = None, port: int = 0
+    ) -> None:
+        """``change`` gets each reply, and returns what is passed on in its place: a server says something else.
+
+        ``port`` is that of a stopped proxy, whose server comes back.
+        """
         self._behind = uri
         self._change = change
         self._server: tuple[str, int] = parse_uri(uri)["nodelist"][0]
@@ -50,10 +55,10 @@ class Proxy:
         self._passes = threading.Event()
         self._passes.set()
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.create_server((HOST, 0))
+        self._listener = socket.create_server((HOST, port))
         self._ending, self._end = socket.socketpair()
-        self._port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, name=f"proxy {self._port}", daemon=True)
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, name=f"proxy {self.port}", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -92,7 +97,7 @@ class Proxy:
         parts = urlsplit(self._behind)
         user, at, _ = parts.netloc.rpartition("@")
         query = urlencode({**dict(parse_qsl(parts.query)), **options, "directConnection": "true"})
-        address = f"{user}{at}{HOST}:{self._port}"
+        address = f"{user}{at}{HOST}:{self.port}"
         return urlunsplit(parts._replace(netloc=address, path=parts.path or "/", query=query))
 
     def lose(self, kind: Kind, command: str, *, times: int = 1, skip: int = 0) -> None:

@@ -100,6 +100,21 @@ def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
     assert in_queue == list(range(len(in_queue)))
 
 
+def test_records_stay_in_order_when_the_next_process_knows_the_time_less_well(
+    uri: str, database: str, broker: mongoq.Broker
+) -> None:
+    def delay(reply: dict[str, Any]) -> dict[str, Any]:
+        if "localTime" in reply:  # how long it has taken is how wrong the time may be
+            time.sleep(0.2)
+        return reply
+
+    with Proxy(uri, change=delay) as proxy, mongoq.connect(proxy.uri, database=database) as other:
+        other.queue("else").push(1)  # from now on it knows the time
+        feeding(100, pause=0).drain(broker)
+        feeding(200, pause=0).drain(other)
+    assert numbers(broker) == list(range(200))
+
+
 @pytest.mark.parametrize("kind", ["request", "reply"])
 def test_losses_on_the_network_lose_and_repeat_nothing(
     proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind

@@ -32,13 +32,13 @@ from mongoq.core.coordination.document_lease import (
     take_lease,
     under,
 )
-from mongoq.core.perform import perform
+from mongoq.core.perform import perform, sleep
 from mongoq.core.push.draft import Draft
 from mongoq.core.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
 from mongoq.core.sequence.places import Promoted, ensure_ready_to_enter, enter_all, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import priority as checked_priority
-from mongoq.data.clock import time_of
+from mongoq.data.clock import MILLISECOND, time_of
 from mongoq.data.join_state import qualify
 from mongoq.data.outcomes import Record
 from mongoq.data.push_options import check_due, check_expires, check_headers, last_start
@@ -155,12 +155,17 @@ class _Unmatched(Exception):
 async def take_source(broker: BrokerContext, id: str, length: timedelta) -> SourceLease | ForeignLease:
     """Take the lease of a source if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
-    A crash afterwards leaves the lease taken until it ends.
+    Each process dates its pushes by its own reading of the server's clock, minus the error that it may have. A new
+    holder waits until it dates later than the last holder, so the records stay in their order. A crash afterwards
+    leaves the lease taken until it ends.
     """
     lease = await take_lease(broker, id, length, {"pushed": 0})
     if isinstance(lease, ForeignLease):
         return lease
     token, document = lease
+    last = document.get("at")
+    if last is not None and (gap := last - broker.clock.stamp()) >= timedelta(0):
+        await sleep((gap + MILLISECOND).total_seconds())
     return SourceLease(id, token, length, document["pushed"], document.get("position"))
 
 

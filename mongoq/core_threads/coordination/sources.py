@@ -26,20 +26,25 @@ from mongoq.core_threads.base.retry import retry_lost_race
 from mongoq.core_threads.base.topics import ensure_ready_to_push
 from mongoq.core_threads.base.transaction import run_in_transaction
 from mongoq.core_threads.coordination.document_lease import take_lease
-from mongoq.core_threads.perform import perform
+from mongoq.core_threads.perform import perform, sleep
 from mongoq.core_threads.sequence.places import ensure_ready_to_enter, enter_all
-from mongoq.data.clock import time_of
+from mongoq.data.clock import MILLISECOND, time_of
 
 
 def take_source(broker: BrokerContext, id: str, length: timedelta) -> SourceLease | ForeignLease:
     """Take the lease of a source if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
-    A crash afterwards leaves the lease taken until it ends.
+    Each process dates its pushes by its own reading of the server's clock, minus the error that it may have. A new
+    holder waits until it dates later than the last holder, so the records stay in their order. A crash afterwards
+    leaves the lease taken until it ends.
     """
     lease = take_lease(broker, id, length, {"pushed": 0})
     if isinstance(lease, ForeignLease):
         return lease
     token, document = lease
+    last = document.get("at")
+    if last is not None and (gap := last - broker.clock.stamp()) >= timedelta(0):
+        sleep((gap + MILLISECOND).total_seconds())
     return SourceLease(id, token, length, document["pushed"], document.get("position"))
 
 
