@@ -39,7 +39,7 @@ def test_a_connection_string_connects_at_the_first_call(
         open_app(1)
 
 
-@pytest.mark.prove  # a read waits for its server as long as it may take
+@pytest.mark.prove  # the driver waits for a server until the ten seconds of a read are over
 def test_a_server_that_is_away_is_unavailable_until_it_is_back(
     open_app: Callable[..., Api], uri: str, database: str, broker: mongoq.Broker
 ) -> None:

@@ -38,7 +38,7 @@ from mongoq.core.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for
 from mongoq.core.sequence.places import Promoted, ensure_ready_to_enter, enter_all, record_promoted, with_place
 from mongoq.core.state.context import BrokerContext, QueueContext
 from mongoq.data.arguments import priority as checked_priority
-from mongoq.data.clock import MILLISECOND, time_of
+from mongoq.data.clock import MILLISECOND, SLEW_RATE, time_of
 from mongoq.data.join_state import qualify
 from mongoq.data.outcomes import Record
 from mongoq.data.push_options import check_due, check_expires, check_headers, last_start
@@ -165,7 +165,7 @@ async def take_source(broker: BrokerContext, id: str, length: timedelta) -> Sour
     token, document = lease
     last = document.get("at")
     if last is not None and (gap := last - broker.clock.stamp()) >= timedelta(0):
-        await sleep((gap + MILLISECOND).total_seconds())
+        await sleep((gap + MILLISECOND).total_seconds() / SLEW_RATE)  # the clock may be running so slowly
     return SourceLease(id, token, length, document["pushed"], document.get("position"))
 
 

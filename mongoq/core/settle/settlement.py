@@ -233,10 +233,10 @@ class Batch:
             origin = item.stored("origin") if stage is None and item.queue != to else None
             if not (isinstance(origin, Mapping) and origin.get("queue") == to):  # a letter sent back is the same one
                 hop = ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP
-        following = 0 if payload is None else len(payload)
+        payload_bytes = 0 if payload is None else len(payload)
         if added:
-            following = _claimed_payload(context, item).size + added
-        is_large = following > LARGE_PAYLOAD_BYTES  # it leaves no room for other payloads in the trail
+            payload_bytes = _claimed_payload(context, item).size + added
+        is_large = payload_bytes > LARGE_PAYLOAD_BYTES  # it leaves no room for other payloads in the trail
         if stage is None and not is_large:
             return hop
         trail = item.stored("trail", EMPTY_TRAIL)
